@@ -1,0 +1,1 @@
+//! One test target for everything that needs processes, sockets or other programs. A missing peer is a failure.

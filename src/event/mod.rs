@@ -1,0 +1,15 @@
+//! The traveller: a tag and a run of `[time, record]` pairs that stay msgpack bytes until somebody looks inside.
+//!
+//! Knows nothing of sockets, files, configuration or plugins.
+
+mod stream;
+mod tag;
+mod time;
+
+pub mod msgpack;
+pub mod value;
+
+pub use stream::EventStream;
+pub use tag::Tag;
+pub use time::EventTime;
+pub use value::Value;

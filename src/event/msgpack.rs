@@ -1,0 +1,1 @@
+//! Reading and skipping msgpack without allocation.

@@ -1,0 +1,62 @@
+//! Station 1. Comes from: sockets, timers. Goes to: the router, as batches of arrivals.
+//!
+//! An input must not know outputs or buffers; it learns from the router's answer whether it may confirm.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+use crate::config::{Diagnostics, Element, SectionSpec};
+use crate::event::EventStream;
+use crate::pipeline::BuildError;
+use crate::router::Entrance;
+use crate::telemetry::PluginMetrics;
+
+/// What one message brought: a stream and, when the sender asked for an ack, its chunk id.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The events.
+    pub stream: EventStream,
+    /// The sender's chunk id, byte for byte (forward option `chunk`); stored with the events.
+    pub sender_chunk: Option<Bytes>,
+}
+
+/// One line of the table of inputs.
+pub struct InputPlugin {
+    /// Names for `@type`; the first is the proper one.
+    pub names: &'static [&'static str],
+    /// The parameters: parser, help and docs come from here.
+    pub spec: &'static SectionSpec,
+    /// Section text -> typed configuration. Touches nothing; every fault goes to the diagnostics.
+    pub configure: fn(&Element, &mut Diagnostics) -> Option<Box<dyn InputConfig>>,
+}
+
+/// A checked configuration of an input.
+pub trait InputConfig: Send {
+    /// Typed configuration -> running part; may resolve names and bind sockets. Nothing is read before `start`.
+    fn build(self: Box<Self>, context: InputContext) -> Result<Box<dyn Input>, BuildError>;
+}
+
+/// What an input is given.
+pub struct InputContext {
+    /// `@id`, or a generated `object:<hex>`.
+    pub plugin_id: String,
+    /// Where its events go.
+    pub entrance: Entrance,
+    /// Its counters, shown by monitor_agent and prometheus.
+    pub metrics: Arc<PluginMetrics>,
+    /// Everything that is running, for the inputs that only report (monitor_agent, prometheus).
+    pub overview: Arc<crate::pipeline::Overview>,
+    /// `<system>` settings.
+    pub system: Arc<crate::config::SystemConfig>,
+}
+
+/// A running input. `build` and `start` run inside the tokio runtime.
+pub trait Input: Send {
+    /// Spawns its tasks and begins to take events.
+    fn start(&mut self);
+    /// Stops accepting, stores what was read, sends the acks owed; resolves when nothing of it runs any more.
+    /// The caller puts a deadline around it.
+    fn stop(&mut self) -> BoxFuture<'_, ()>;
+}

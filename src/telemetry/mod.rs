@@ -1,0 +1,28 @@
+//! Our own log (Fluentd's format) and metrics.
+
+use std::sync::atomic::AtomicU64;
+
+/// Counters of one plugin. Fluentd's monitor_agent names; all only grow.
+#[derive(Debug, Default)]
+pub struct PluginMetrics {
+    /// Events taken in.
+    pub emit_records: AtomicU64,
+    /// Streams taken in.
+    pub emit_count: AtomicU64,
+    /// Bytes of entries taken in.
+    pub emit_bytes: AtomicU64,
+    /// Errors since start, emit and flush together (`retry_count`, `num_errors`).
+    pub errors: AtomicU64,
+    /// Chunks delivered.
+    pub write_count: AtomicU64,
+    /// Chunks given to `<secondary>`.
+    pub write_secondary_count: AtomicU64,
+    /// Chunks put back.
+    pub rollback_count: AtomicU64,
+    /// Writes over `slow_flush_log_threshold`.
+    pub slow_flush_count: AtomicU64,
+    /// Milliseconds spent in writes.
+    pub flush_time_ms: AtomicU64,
+    /// Events dropped by this plugin (invalid entries, no match, overflow), reason in the log.
+    pub dropped_records: AtomicU64,
+}
