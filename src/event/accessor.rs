@@ -197,7 +197,8 @@ fn step_raw<'a>(current: &'a [u8], step: &Step) -> Result<Option<&'a [u8]>, NotA
             Ok(found)
         }
         (Head::Array(count), Step::Index(index)) => {
-            let Some(wanted) = resolve(*index, count as usize).filter(|wanted| *wanted < count as usize) else {
+            let Some(wanted) = resolve(*index, count as usize).filter(|wanted| *wanted < count as usize)
+            else {
                 return Ok(None);
             };
             let Ok(start) = msgpack::skip_values(current, at, wanted as u64) else { return Ok(None) };
@@ -259,7 +260,9 @@ fn parse_bracketed(mut text: &str) -> Result<Vec<Step>, &'static str> {
             _ => {
                 let Some((index, rest)) = inner.split_once(']') else { return Err("']' is missing") };
                 steps.push(Step::Index(
-                    index.parse().map_err(|_| "a quoted key or an integer is expected between '[' and ']'")?,
+                    index
+                        .parse()
+                        .map_err(|_| "a quoted key or an integer is expected between '[' and ']'")?,
                 ));
                 rest
             }

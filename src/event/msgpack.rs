@@ -235,7 +235,9 @@ impl Walker {
                 }
             };
             if children > 0 {
-                let Some(level) = self.left.get_mut(self.depth) else { return Err(Malformed::TooDeep.into()) };
+                let Some(level) = self.left.get_mut(self.depth) else {
+                    return Err(Malformed::TooDeep.into());
+                };
                 *level = children;
                 self.depth += 1;
             }
@@ -471,8 +473,27 @@ mod tests {
     #[test]
     fn integers_come_back_in_their_shortest_form() {
         for value in [
-            0, 1, 127, 128, 255, 256, 65535, 65536, 0xffff_ffff, 0x1_0000_0000, i64::MAX, -1, -32, -33, -128, -129,
-            -32768, -32769, -0x8000_0000, -0x8000_0001, i64::MIN,
+            0,
+            1,
+            127,
+            128,
+            255,
+            256,
+            65535,
+            65536,
+            0xffff_ffff,
+            0x1_0000_0000,
+            i64::MAX,
+            -1,
+            -32,
+            -33,
+            -128,
+            -129,
+            -32768,
+            -32769,
+            -0x8000_0000,
+            -0x8000_0001,
+            i64::MIN,
         ] {
             let mut out = Vec::new();
             write_int(&mut out, value);

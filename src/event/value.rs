@@ -118,9 +118,9 @@ impl Value {
                 .unwrap_or_else(|| Self::Float(number.as_f64().unwrap_or(f64::NAN))),
             serde_json::Value::String(text) => Self::Str(text.as_bytes().to_vec()),
             serde_json::Value::Array(items) => Self::Array(items.iter().map(Self::from_json).collect()),
-            serde_json::Value::Object(pairs) => {
-                Self::Map(pairs.iter().map(|(key, value)| (Self::from(key.as_str()), Self::from_json(value))).collect())
-            }
+            serde_json::Value::Object(pairs) => Self::Map(
+                pairs.iter().map(|(key, value)| (Self::from(key.as_str()), Self::from_json(value))).collect(),
+            ),
         }
     }
 
@@ -199,8 +199,12 @@ fn decode_at(bytes: &[u8], pos: usize, depth: usize) -> Result<(Value, usize), S
         Head::Int(value) => (Value::Int(value), at),
         Head::UInt(value) => (Value::UInt(value), at),
         Head::Float(value) => (Value::Float(value), at),
-        Head::Str(length) => payload(bytes, at, length).map(|(data, end)| (Value::Str(data.to_vec()), end))?,
-        Head::Bin(length) => payload(bytes, at, length).map(|(data, end)| (Value::Bin(data.to_vec()), end))?,
+        Head::Str(length) => {
+            payload(bytes, at, length).map(|(data, end)| (Value::Str(data.to_vec()), end))?
+        }
+        Head::Bin(length) => {
+            payload(bytes, at, length).map(|(data, end)| (Value::Bin(data.to_vec()), end))?
+        }
         Head::Ext(kind, length) => {
             payload(bytes, at, length).map(|(data, end)| (Value::Ext(kind, data.to_vec()), end))?
         }
