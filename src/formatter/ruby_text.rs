@@ -3,10 +3,8 @@
 //!
 //! Maps are written as Ruby up to 3.3 does (`{"a"=>1}`); Ruby 3.4 writes blanks around the arrow.
 
-use super::token::{Cursor, Malformed, Token};
-
-/// Nesting that is followed; beyond it `...` is written. The wire's own limit is 128 (design: hostile input).
-const MAX_DEPTH: usize = 128;
+use super::token::{Cursor, Token};
+use crate::event::msgpack::{MAX_DEPTH, Stop};
 
 /// Appends an integer.
 #[inline]
@@ -91,7 +89,7 @@ pub fn write_float(value: f64, out: &mut Vec<u8>) {
 }
 
 /// Appends `to_s` of the next value: nil is empty, a string is itself (bytes as they are), containers as `inspect`.
-pub fn write_text(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Result<(), Malformed> {
+pub fn write_text(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Result<(), Stop> {
     let before = *cursor;
     match cursor.token()? {
         Token::Nil => {}
@@ -104,12 +102,12 @@ pub fn write_text(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Result<(), Malf
     Ok(())
 }
 
-/// Appends `inspect` of the next value.
-pub fn write_inspect(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Result<(), Malformed> {
+/// Appends `inspect` of the next value; containers nested beyond what inputs let in are written as `...`.
+pub fn write_inspect(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Result<(), Stop> {
     inspect(cursor, out, 0)
 }
 
-fn inspect(cursor: &mut Cursor<'_>, out: &mut Vec<u8>, depth: usize) -> Result<(), Malformed> {
+fn inspect(cursor: &mut Cursor<'_>, out: &mut Vec<u8>, depth: usize) -> Result<(), Stop> {
     let before = *cursor;
     match cursor.token()? {
         Token::Nil => out.extend_from_slice(b"nil"),
@@ -119,7 +117,7 @@ fn inspect(cursor: &mut Cursor<'_>, out: &mut Vec<u8>, depth: usize) -> Result<(
         Token::Float(value) => write_float(value, out),
         Token::Str(text) => inspect_string(text, true, out),
         Token::Bin(text) => inspect_string(text, false, out),
-        Token::Ext(kind, data) => inspect_ext(kind, data, out),
+        Token::Ext(data) => write_event_time(data, out),
         Token::Array(_) | Token::Map(_) if depth >= MAX_DEPTH => {
             *cursor = before;
             cursor.skip()?;
@@ -151,16 +149,11 @@ fn inspect(cursor: &mut Cursor<'_>, out: &mut Vec<u8>, depth: usize) -> Result<(
     Ok(())
 }
 
-/// Appends an event time inside a record as its seconds (`EventTime#to_s`), another ext as Ruby shows its struct.
-pub fn inspect_ext(kind: i8, data: &[u8], out: &mut Vec<u8>) {
-    if let (0, Some((seconds, _))) = (kind, data.split_first_chunk::<4>()) {
-        return write_integer(false, u32::from_be_bytes(*seconds).into(), out);
+/// Appends an event time inside a record as its whole seconds (`EventTime#to_s`); nothing for one of a wrong length.
+pub fn write_event_time(data: &[u8], out: &mut Vec<u8>) {
+    if let Some((seconds, _)) = data.split_first_chunk::<4>() {
+        write_integer(false, u32::from_be_bytes(*seconds).into(), out);
     }
-    out.extend_from_slice(b"#<struct MessagePack::ExtensionValue type=");
-    write_integer(kind < 0, kind.unsigned_abs().into(), out);
-    out.extend_from_slice(b", payload=");
-    inspect_string(data, false, out);
-    out.push(b'>');
 }
 
 /// Appends a string in quotes, escaped as Ruby does; `unicode` is false for binary strings.
