@@ -158,6 +158,11 @@ impl BrokenTime {
         self.utc = matches!(zone, Zone::Utc);
     }
 
+    /// Another moment of the same second.
+    pub fn set_nanoseconds(&mut self, nanoseconds: u32) {
+        self.nanoseconds = nanoseconds.min(999_999_999);
+    }
+
     /// Week of the year, 00..53, weeks beginning on the given weekday (0 Sunday, 1 Monday).
     fn week_of_year(&self, first_weekday: u32) -> u32 {
         let since_first = (self.weekday + 7 - first_weekday) % 7;
