@@ -55,7 +55,7 @@ fn open_append(path: &Path, mode: u32) -> io::Result<File> {
 
 enum Command {
     Line(String),
-    Flush(mpsc::Sender<()>),
+    Flush(SyncSender<()>),
 }
 
 /// The queue in front of a [`Destination`]. Until [`Sink::start_writer`] every line is written by its caller, which
