@@ -32,7 +32,9 @@ impl ChunkId {
 
     /// Reads 32 lower-case hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
-        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)) {
+        if text.len() != 32
+            || !text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+        {
             return None;
         }
         u128::from_str_radix(text, 16).ok().map(|number| Self(number.to_be_bytes()))
@@ -57,7 +59,9 @@ impl Kept {
 
     /// For a file buffer: kept while the process's budget lasts.
     pub(super) fn budgeted() -> Self {
-        Self { budgeted: true, ..Self::default() }
+        let mut kept = Self::default();
+        kept.budgeted = true;
+        kept
     }
 
     /// Adds bytes; `false` when the budget is used up: this chunk must be dropped from memory then, as a part of it
@@ -65,11 +69,9 @@ impl Kept {
     #[must_use]
     pub(super) fn push(&mut self, bytes: &Bytes) -> bool {
         let len = bytes.len() as u64;
-        if self.budgeted {
-            if KEPT_BYTES.fetch_add(len, Ordering::Relaxed) + len > KEPT_LIMIT_BYTES {
-                KEPT_BYTES.fetch_sub(len, Ordering::Relaxed);
-                return false;
-            }
+        if self.budgeted && KEPT_BYTES.fetch_add(len, Ordering::Relaxed) + len > KEPT_LIMIT_BYTES {
+            KEPT_BYTES.fetch_sub(len, Ordering::Relaxed);
+            return false;
         }
         self.bytes += len;
         if bytes.len() >= COPY_BELOW_BYTES {

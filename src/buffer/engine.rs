@@ -17,7 +17,10 @@ use super::metadata::StageKey;
 use super::places::State;
 use super::queue::Queue;
 use super::report::Reporter;
-use super::{Append, AppendError, BufferConfig, ChunkId, FlushMode, Metadata, OverflowAction};
+use super::{Append, AppendError, BufferConfig, ChunkId, FlushMode, Fsync, Metadata, OverflowAction};
+
+/// Up to so many staged chunks, ages are told after every round rather than at every look.
+const FEW_CHUNKS: usize = 64;
 
 /// The time, handed in.
 #[derive(Clone, Copy, Debug)]
@@ -123,18 +126,18 @@ impl Engine {
         match self.store(now) {
             Ok(()) => {
                 self.confirm();
-                self.publish(now);
+                self.publish();
             }
             Err(error) => {
-                self.reporter.storage_failed(&error, now);
-                self.undo(&error, now);
+                self.reporter.storage_failed(&error);
+                self.undo(&error);
                 let refused = AppendError::Storage(error.to_string());
                 for outcome in outcomes.iter_mut().filter(|outcome| matches!(outcome, Outcome::Stored)) {
                     *outcome = Outcome::Refused(refused.clone());
                 }
             }
         }
-        self.publish_figures();
+        self.publish_figures(enqueue != Enqueue::Touched || self.stage.len() <= FEW_CHUNKS);
         outcomes
     }
 
@@ -142,7 +145,9 @@ impl Engine {
         if let Some(error) = append.parts.iter().find_map(|(_, bytes, _)| self.limits.check(bytes).err()) {
             return Outcome::Refused(error);
         }
-        if self.is_full() && !(self.config.overflow_action == OverflowAction::DropOldestChunk && self.drop_oldest(now)) {
+        if self.is_full()
+            && !(self.config.overflow_action == OverflowAction::DropOldestChunk && self.drop_oldest())
+        {
             return Outcome::NoSpace(append);
         }
         let sender_chunk = append.sender_chunk;
@@ -161,7 +166,7 @@ impl Engine {
     }
 
     /// Drops queued chunks until there is room; `false` if the staged and taken ones alone fill the buffer.
-    fn drop_oldest(&mut self, now: Now) -> bool {
+    fn drop_oldest(&mut self) -> bool {
         loop {
             let dropped = {
                 let mut state = self.queue.lock();
@@ -177,7 +182,7 @@ impl Engine {
                 state.drop_oldest()
             };
             let Some(chunk) = dropped else { return false };
-            self.reporter.dropped_oldest(&chunk, now);
+            self.reporter.dropped_oldest(&chunk);
             self.purge(&chunk);
         }
     }
@@ -241,7 +246,8 @@ impl Engine {
                     return;
                 }
                 let seconds = (format::unix_ms(now.wall) / 1000) as i64;
-                let facts = |staged: &Staged| ChunkFacts { age: staged.age(now), timekey: staged.metadata.timekey };
+                let facts =
+                    |staged: &Staged| ChunkFacts { age: staged.age(now), timekey: staged.metadata.timekey };
                 let due = |staged: &&Staged| self.config.flush.due(facts(staged), seconds);
                 self.stage.values().filter(due).map(|staged| staged.key.clone()).collect()
             }
@@ -263,7 +269,7 @@ impl Engine {
             write(files, staged, true, &self.config.plugin_id, now)?;
         }
         let round = files.end_round()?;
-        self.reporter.synced(round, &files.places, now);
+        self.reporter.synced(round, &files.places);
         Ok(())
     }
 
@@ -278,7 +284,7 @@ impl Engine {
     }
 
     /// Hands the closed chunks to the takers.
-    fn publish(&mut self, _now: Now) {
+    fn publish(&mut self) {
         if self.closing.is_empty() {
             return;
         }
@@ -295,7 +301,7 @@ impl Engine {
     }
 
     /// Takes a failed round back. Chunks that were to be queued are queued with what was confirmed before.
-    fn undo(&mut self, error: &StoreError, now: Now) {
+    fn undo(&mut self, error: &StoreError) {
         for key in std::mem::take(&mut self.touched) {
             let Some(mut staged) = self.stage.remove(&key) else { continue };
             let intact = self.undo_chunk(&mut staged);
@@ -316,7 +322,7 @@ impl Engine {
             staged.stored.events > 0
         });
         self.closing = closing;
-        self.publish_without_seal(now);
+        self.publish_without_seal();
     }
 
     fn undo_chunk(&mut self, staged: &mut Staged) -> bool {
@@ -329,7 +335,7 @@ impl Engine {
 
     /// On a disk that takes no seal, the name alone must say that a chunk is complete: chunks must leave, or a full
     /// disk would stay full.
-    fn publish_without_seal(&mut self, now: Now) {
+    fn publish_without_seal(&mut self) {
         let mut renamed = Vec::with_capacity(self.closing.len());
         if let Some(files) = &mut self.files {
             for staged in &self.closing {
@@ -337,7 +343,7 @@ impl Engine {
             }
         }
         let ids: Vec<ChunkId> = self.closing.iter().map(|staged| staged.id).collect();
-        self.publish(now);
+        self.publish();
         let mut state = self.queue.lock();
         for chunk in state.waiting.values_mut() {
             if let Some(at) = ids.iter().position(|id| *id == chunk.id) {
@@ -390,29 +396,57 @@ impl Engine {
     }
 
     /// Syncs what `fsync interval` has let wait.
-    pub(super) fn sync(&mut self, now: Now) {
+    pub(super) fn sync(&mut self) {
         let Some(files) = self.files.as_mut().filter(|files| files.is_dirty()) else { return };
         match files.sync() {
-            Ok(round) => self.reporter.synced(round, &files.places, now),
-            Err(error) => self.reporter.storage_failed(&error, now),
+            Ok(round) => self.reporter.synced(round, &files.places),
+            Err(error) => self.reporter.storage_failed(&error),
         }
     }
 
-    /// Copies the figures to where `stats` finds them.
-    pub(super) fn publish_figures(&mut self) {
-        let mut timekeys: Vec<i64> = Vec::new();
-        let with_timekeys = self.config.flush.timekey.is_some();
-        if with_timekeys {
-            timekeys.extend(self.stage.values().filter_map(|staged| staged.metadata.timekey));
+    /// Whether a waiting chunk still has its staged name.
+    pub(super) fn has_unrenamed(&self) -> bool {
+        self.files.is_some()
+            && self.queue.lock().waiting.values().any(|chunk| chunk.file.is_some_and(|file| !file.renamed))
+    }
+
+    /// The sync policy; `None` for a memory buffer.
+    pub(super) fn fsync(&self) -> Option<Fsync> {
+        self.files.as_ref().map(|files| files.fsync)
+    }
+
+    /// Whether something written waits for a sync.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.files.as_ref().is_some_and(FileStore::is_dirty)
+    }
+
+    /// The last steps before the thread ends.
+    pub(super) fn finish(&mut self) {
+        if self.fsync() != Some(Fsync::Off) {
+            self.sync();
         }
-        let oldest = self.stage.values().map(|staged| staged.created_at).min();
+    }
+
+    /// Copies the figures to where `stats` finds them; with `ages`, those that cost a walk over the stage.
+    pub(super) fn publish_figures(&mut self, ages: bool) {
+        let oldest = || self.stage.values().map(|staged| staged.created_at).min();
+        let aged = ages.then(|| {
+            let timekeys: Vec<i64> =
+                self.stage.values().filter_map(|staged| staged.metadata.timekey).collect();
+            (oldest(), timekeys)
+        });
         let mut state = self.queue.lock();
+        let damaged_bytes = state.damaged_bytes;
         let figures = &mut state.figures;
         figures.stage_length = self.stage.len();
         figures.stage_bytes = self.stage_bytes;
         figures.total_limit_bytes = self.config.total_limit_bytes;
-        figures.oldest = oldest;
-        figures.timekeys = timekeys;
+        figures.disk = self.reporter.figures;
+        figures.disk.damaged_bytes += damaged_bytes;
+        if let Some((oldest, timekeys)) = aged {
+            figures.oldest = oldest;
+            figures.timekeys = timekeys;
+        }
     }
 }
 
@@ -433,8 +467,15 @@ fn new_chunk(key: StageKey, metadata: Metadata, file: bool, now: Now) -> Staged 
     }
 }
 
-fn write(files: &mut FileStore, staged: &mut Staged, seal: bool, plugin_id: &str, now: Now) -> Result<(), StoreError> {
-    if staged.pending.is_empty() && !seal {
+fn write(
+    files: &mut FileStore,
+    staged: &mut Staged,
+    seal: bool,
+    plugin_id: &str,
+    now: Now,
+) -> Result<(), StoreError> {
+    // A key that was closed and staged again within the round is listed twice.
+    if staged.written.is_some() || (staged.pending.is_empty() && !seal) {
         return Ok(());
     }
     let head = (staged.end == 0).then(|| Head {
@@ -471,7 +512,7 @@ fn confirm(staged: &mut Staged) {
     }
 }
 
-fn queued(staged: Staged, file: bool) -> Queued {
+pub(super) fn queued(staged: Staged, file: bool) -> Queued {
     Queued {
         id: staged.id,
         metadata: staged.metadata,

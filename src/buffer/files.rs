@@ -109,7 +109,8 @@ impl FileStore {
 
     /// Writes a job. After an error the file must be undone to `job.end`.
     pub(super) fn write(&mut self, job: &WriteJob<'_>) -> Result<Written, StoreError> {
-        let beginning = job.head.as_ref().map(|head| format::encode_beginning(job.id, head)).unwrap_or_default();
+        let beginning =
+            job.head.as_ref().map(|head| format::encode_beginning(job.id, head)).unwrap_or_default();
         let frames = frames(job.id, job.end + beginning.len() as u64, job.parts, job.now_ms);
         let end = frames.end;
         let seal = (job.seal && !active(Mutation::NoSeal)).then(|| {
@@ -184,7 +185,11 @@ impl FileStore {
 
     /// Ends a round: with `fsync ack`, everything written so far is on stable storage afterwards.
     pub(super) fn end_round(&mut self) -> Result<SyncRound, StoreError> {
-        if self.fsync == Fsync::Ack && !self.dirty.is_empty() { self.sync() } else { Ok(SyncRound::default()) }
+        if self.fsync == Fsync::Ack && !self.dirty.is_empty() {
+            self.sync()
+        } else {
+            Ok(SyncRound::default())
+        }
     }
 
     /// Syncs every dirty file and, if files were created, the directory.
@@ -326,10 +331,11 @@ impl OpenFiles {
     }
 
     fn insert(&mut self, id: ChunkId, file: Box<dyn StorageFile>) -> &mut dyn StorageFile {
-        if self.files.len() >= OPEN_FILES_LIMIT && !self.files.contains_key(&id) {
-            if let Some(oldest) = self.files.iter().min_by_key(|(_, (used, _))| *used).map(|(id, _)| *id) {
-                self.files.remove(&oldest);
-            }
+        if self.files.len() >= OPEN_FILES_LIMIT
+            && !self.files.contains_key(&id)
+            && let Some(oldest) = self.files.iter().min_by_key(|(_, (used, _))| *used).map(|(id, _)| *id)
+        {
+            self.files.remove(&oldest);
         }
         self.clock += 1;
         let slot = self.files.entry(id).insert_entry((self.clock, file)).into_mut();

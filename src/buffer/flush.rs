@@ -67,7 +67,8 @@ impl FlushRules {
             FlushMode::Interval => facts.age >= self.interval,
             FlushMode::Lazy => false,
         };
-        by_mode || self.timekey.zip(facts.timekey).is_some_and(|(rule, timekey)| rule.due(timekey, now_seconds))
+        by_mode
+            || self.timekey.zip(facts.timekey).is_some_and(|(rule, timekey)| rule.due(timekey, now_seconds))
     }
 
     /// How often to look; `None`: never, the mode needs no clock.
@@ -87,7 +88,8 @@ impl TimekeyFlush {
         let unit = self.unit_seconds.max(1);
         // Fluentd computes the current slot without the zone here.
         let current_slot = now_seconds.saturating_sub(now_seconds.rem_euclid(unit));
-        timekey.saturating_add(unit).saturating_add(self.wait_seconds) <= now_seconds && timekey < current_slot
+        timekey.saturating_add(unit).saturating_add(self.wait_seconds) <= now_seconds
+            && timekey < current_slot
     }
 }
 

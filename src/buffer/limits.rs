@@ -1,9 +1,11 @@
 //! Where an arriving part goes: into the staged chunk, into a new one, or cut over several. Pure.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use super::{AppendError, BufferConfig, format};
-use crate::event::Entries;
+use crate::event::msgpack;
 
 /// What one chunk may hold.
 #[derive(Clone, Copy, Debug)]
@@ -56,16 +58,11 @@ impl ChunkLimits {
         if part.len() as u64 <= self.bytes {
             return Ok(());
         }
-        let mut entries = Entries::new(part);
-        while let Some((_, _, pair)) = entries.next_with_pair() {
-            if pair.len() as u64 > self.bytes {
-                return Err(AppendError::RecordTooLarge { record_bytes: pair.len(), limit_bytes: self.bytes });
+        match events(part).find(|range| range.len() as u64 > self.bytes) {
+            Some(range) => {
+                Err(AppendError::RecordTooLarge { record_bytes: range.len(), limit_bytes: self.bytes })
             }
-        }
-        // Bytes that are no events cannot be cut; the shape scan rules them out.
-        match entries.rest().len() {
-            0 => Ok(()),
-            rest => Err(AppendError::RecordTooLarge { record_bytes: rest, limit_bytes: self.bytes }),
+            None => Ok(()),
         }
     }
 
@@ -73,7 +70,9 @@ impl ChunkLimits {
     pub(super) fn place(&self, part: &Bytes, events: usize, staged: Size) -> Placement {
         let size = Size { bytes: part.len() as u64, events: events as u64 };
         let frame_fits = size.bytes <= format::FRAME_PAYLOAD_LIMIT_BYTES;
-        if frame_fits && self.hold(Size { bytes: staged.bytes + size.bytes, events: staged.events + size.events }) {
+        if frame_fits
+            && self.hold(Size { bytes: staged.bytes + size.bytes, events: staged.events + size.events })
+        {
             Placement::Fits
         } else if frame_fits && self.hold(size) {
             Placement::NewChunk
@@ -86,22 +85,34 @@ impl ChunkLimits {
     fn cut(&self, part: &Bytes) -> Vec<(Bytes, usize)> {
         let limit = self.bytes.min(format::FRAME_PAYLOAD_LIMIT_BYTES);
         let mut pieces = Vec::new();
-        let (mut start, mut end, mut events) = (0, 0, 0_usize);
-        let mut entries = Entries::new(part);
-        while let Some((_, _, pair)) = entries.next_with_pair() {
-            let over = (end - start + pair.len()) as u64 > limit || events as u64 + 1 > self.events;
-            if over && events > 0 {
-                pieces.push((part.slice(start..end), events));
-                (start, events) = (end, 0);
+        let (mut start, mut end, mut count) = (0, 0, 0_usize);
+        for event in events(part) {
+            let over = (event.end - start) as u64 > limit || count as u64 + 1 > self.events;
+            if over && count > 0 {
+                pieces.push((part.slice(start..end), count));
+                (start, count) = (end, 0);
             }
-            end += pair.len();
-            events += 1;
+            end = event.end;
+            count += 1;
         }
-        if events > 0 {
-            pieces.push((part.slice(start..end), events));
+        if count > 0 {
+            pieces.push((part.slice(start..end), count));
         }
         pieces
     }
+}
+
+/// The events of a part, whatever form an entry has. Bytes that are no msgpack (the shape scan rules them out) count as
+/// one event: nothing is lost.
+fn events(part: &[u8]) -> impl Iterator<Item = Range<usize>> + '_ {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at;
+        (start < part.len()).then(|| {
+            at = msgpack::skip(part, start).unwrap_or(part.len());
+            start..at
+        })
+    })
 }
 
 #[cfg(test)]

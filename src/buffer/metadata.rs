@@ -30,7 +30,8 @@ impl ChunkKeys {
     /// (compat/buffer.md 2).
     pub fn parse(argument: &str) -> Result<Self, ChunkKeyError> {
         let argument = argument.trim();
-        let error = |key: &str, expected: &str| ChunkKeyError { key: key.to_owned(), expected: expected.to_owned() };
+        let error =
+            |key: &str, expected: &str| ChunkKeyError { key: key.to_owned(), expected: expected.to_owned() };
         let names: Vec<String> = if argument.starts_with('[') {
             serde_json::from_str::<Vec<serde_json::Value>>(argument)
                 .map_err(|_| error(argument, "a JSON array of strings is expected"))?
@@ -46,14 +47,20 @@ impl ChunkKeys {
                 "tag" => keys.tag = true,
                 "time" => keys.time = true,
                 _ if name.starts_with("$[") => {
-                    return Err(error(&name, "write nested keys as $.a.b: brackets are not supported in chunk keys"));
+                    return Err(error(
+                        &name,
+                        "write nested keys as $.a.b: brackets are not supported in chunk keys",
+                    ));
                 }
                 _ if name.starts_with("$.") => {
                     crate::event::RecordAccessor::parse(&name).map_err(|fault| error(&name, fault.reason))?;
                     keys.fields.push(name);
                 }
                 _ if name.is_empty() || !name.bytes().all(is_field_byte) => {
-                    return Err(error(&name, "tag, time, a field name of [-_.@a-zA-Z0-9] or $.a.b is expected"));
+                    return Err(error(
+                        &name,
+                        "tag, time, a field name of [-_.@a-zA-Z0-9] or $.a.b is expected",
+                    ));
                 }
                 _ if !keys.fields.contains(&name) => keys.fields.push(name),
                 _ => {}
@@ -167,7 +174,10 @@ mod tests {
             keys("tag,time, host ,$.k.ns"),
             ChunkKeys { tag: true, time: true, fields: vec!["host".into(), "$.k.ns".into()] }
         );
-        assert_eq!(keys(r#"["tag","a.b"]"#), ChunkKeys { tag: true, time: false, fields: vec!["a.b".into()] });
+        assert_eq!(
+            keys(r#"["tag","a.b"]"#),
+            ChunkKeys { tag: true, time: false, fields: vec!["a.b".into()] }
+        );
         assert!(keys("").is_empty() && keys("[]").is_empty());
         for bad in ["$['a']", "a b", "[1", "$."] {
             assert!(ChunkKeys::parse(bad).is_err(), "{bad}");

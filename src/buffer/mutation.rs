@@ -3,6 +3,7 @@
 
 /// One safety measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::enum_variant_names, reason = "each says what is missing")]
 pub(super) enum Mutation {
     /// Payload CRCs are not checked.
     NoCrc,
@@ -31,6 +32,7 @@ thread_local! {
 
 /// Takes a measure out (or puts all back) in this thread.
 #[cfg(test)]
+#[allow(dead_code, reason = "the crash test uses it")]
 pub(super) fn set(mutation: Option<Mutation>) {
     ACTIVE.with(|active| active.set(mutation));
 }

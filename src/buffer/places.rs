@@ -101,7 +101,8 @@ impl Places {
 
     /// What a name in the directory says.
     pub(super) fn read_name(&self, name: &str) -> Name {
-        let Some(rest) = name.strip_prefix(self.prefix.as_str()).and_then(|rest| rest.strip_prefix('.')) else {
+        let Some(rest) = name.strip_prefix(self.prefix.as_str()).and_then(|rest| rest.strip_prefix('.'))
+        else {
             return match self.whole_directory {
                 true if is_fluentd_single(name) => Name::Fluentd,
                 true => Name::Unknown,
@@ -133,7 +134,9 @@ impl Places {
 /// `b` or `q` and an even number of hexadecimal digits.
 fn is_fluentd_stem(stem: &str) -> bool {
     let digits = stem.strip_prefix(['b', 'q']).unwrap_or_default();
-    !digits.is_empty() && digits.len() % 2 == 0 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    !digits.is_empty()
+        && digits.len().is_multiple_of(2)
+        && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// `fsb.KEY.<b|q><hex>.buf` (buf_file_single).
@@ -184,7 +187,13 @@ mod tests {
         assert_eq!(shared.read_name(&format!("app.b{hex}.tchunk")), Name::Chunk(State::Staged, id));
         assert_eq!(shared.read_name("other.b12.log"), Name::OtherPrefix);
         let path = whole.chunk(State::Queued, id);
-        assert_eq!(whole.read_name(path.file_name().unwrap().to_str().unwrap()), Name::Chunk(State::Queued, id));
-        assert_eq!(whole.read_name(whole.journal(7).file_name().unwrap().to_str().unwrap()), Name::Journal(7));
+        assert_eq!(
+            whole.read_name(path.file_name().unwrap().to_str().unwrap()),
+            Name::Chunk(State::Queued, id)
+        );
+        assert_eq!(
+            whole.read_name(whole.journal(7).file_name().unwrap().to_str().unwrap()),
+            Name::Journal(7)
+        );
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct QueueState {
     pub(super) bytes: u64,
     /// Closing: `Some(true)` until drained, `Some(false)` at once.
     pub(super) closing: Option<bool>,
+    /// Bytes that takers could not read.
+    pub(super) damaged_bytes: u64,
     /// Figures that the thread publishes.
     pub(super) figures: BufferStats,
 }
@@ -108,7 +110,8 @@ impl QueueState {
     }
 
     /// Corrects the size of a taken chunk after its file has been read.
-    pub(super) fn correct(&mut self, id: ChunkId, totals: Totals) {
+    pub(super) fn correct(&mut self, id: ChunkId, totals: Totals, damaged_bytes: u64) {
+        self.damaged_bytes += damaged_bytes;
         if let Some(chunk) = self.taken.get_mut(&id) {
             self.bytes = self.bytes.saturating_sub(chunk.totals.bytes) + totals.bytes;
             chunk.totals = totals;

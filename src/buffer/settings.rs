@@ -150,7 +150,9 @@ impl Default for BackupConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another live buffer uses the path.
-    #[error("buffer path {path} is in use by process {pid}: give each output a path of its own, or stop that process")]
+    #[error(
+        "buffer path {path} is in use by process {pid}: give each output a path of its own, or stop that process"
+    )]
     InUse {
         /// The lock file's directory and prefix.
         path: String,

@@ -33,7 +33,8 @@ impl Zone {
         if matches!(text, "Z" | "UTC") {
             return Some(Self::Fixed(0));
         }
-        let Some(sign) = text.strip_prefix('+').map(|rest| (1, rest)).or(text.strip_prefix('-').map(|rest| (-1, rest)))
+        let Some(sign) =
+            text.strip_prefix('+').map(|rest| (1, rest)).or(text.strip_prefix('-').map(|rest| (-1, rest)))
         else {
             return TimeZone::get(text).ok().map(Self::Region);
         };
@@ -56,7 +57,8 @@ impl Zone {
         match self {
             Self::Fixed(seconds) => i64::from(*seconds),
             Self::Region(zone) => {
-                let offset = jiff::Timestamp::from_second(unix_seconds).map_or(Offset::UTC, |at| zone.to_offset(at));
+                let offset =
+                    jiff::Timestamp::from_second(unix_seconds).map_or(Offset::UTC, |at| zone.to_offset(at));
                 i64::from(offset.seconds())
             }
         }
@@ -248,7 +250,8 @@ mod tests {
 
     #[test]
     fn slots_follow_the_zone() {
-        let slot = |zone: &str, unit, at| Timekey { unit_seconds: unit, zone: Zone::parse(zone).unwrap() }.slot(at);
+        let slot =
+            |zone: &str, unit, at| Timekey { unit_seconds: unit, zone: Zone::parse(zone).unwrap() }.slot(at);
         let day = 86_400;
         assert_eq!(slot("UTC", day, day + 5), day);
         assert_eq!(slot("+09", day, day + 5), day - 9 * 3600);

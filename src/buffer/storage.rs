@@ -58,8 +58,6 @@ pub(super) trait Storage: Send + Sync {
     fn open(&self, path: &Path) -> io::Result<Box<dyn StorageFile>>;
     /// Reads up to `len` bytes from `offset`; fewer only at the end of the file.
     fn read(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>>;
-    /// Size in bytes.
-    fn len(&self, path: &Path) -> io::Result<u64>;
     /// Renames within a directory or between two.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
@@ -145,10 +143,6 @@ impl Storage for DiskStorage {
         }
         bytes.truncate(filled);
         Ok(bytes)
-    }
-
-    fn len(&self, path: &Path) -> io::Result<u64> {
-        std::fs::metadata(path).map(|found| found.len())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
