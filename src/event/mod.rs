@@ -2,14 +2,18 @@
 //!
 //! Knows nothing of sockets, files, configuration or plugins.
 
+mod accessor;
 mod stream;
 mod tag;
+mod tagged;
 mod time;
 
 pub mod msgpack;
 pub mod value;
 
-pub use stream::EventStream;
+pub use accessor::{AccessorError, NotAContainer, RecordAccessor};
+pub use stream::{Entries, EventStream};
 pub use tag::Tag;
+pub use tagged::{ChunkEntries, with_tag};
 pub use time::EventTime;
 pub use value::Value;
