@@ -108,9 +108,10 @@ impl Counted {
         }
         self.chunk_order.push_back(chunk.to_vec());
         if self.chunk_order.len() > CHUNKS_REMEMBERED
-            && let Some(oldest) = self.chunk_order.pop_front() {
-                self.chunks.remove(&oldest);
-            }
+            && let Some(oldest) = self.chunk_order.pop_front()
+        {
+            self.chunks.remove(&oldest);
+        }
     }
 }
 
