@@ -3,6 +3,9 @@
 //!
 //! An output must not know inputs, and never touches a chunk's files.
 
+mod out_file;
+pub mod placeholder;
+
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
