@@ -280,4 +280,4 @@ fn write_chunk(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
