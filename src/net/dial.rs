@@ -83,8 +83,10 @@ pub fn reset_on_close(stream: &TcpStream) {
 mod tests {
     use super::*;
 
-    const OPTIONS: DialOptions =
-        DialOptions { connect_deadline: Duration::from_millis(300), user_timeout: Some(Duration::from_secs(5)) };
+    const OPTIONS: DialOptions = DialOptions {
+        connect_deadline: Duration::from_millis(300),
+        user_timeout: Some(Duration::from_secs(5)),
+    };
 
     #[tokio::test]
     async fn connects_with_the_options_set() {

@@ -173,11 +173,6 @@ impl Exchange {
         self.asked = Some(now);
     }
 
-    /// Whether the writing side was ended: nothing more can be written.
-    pub fn is_asked(&self) -> bool {
-        self.asked.is_some()
-    }
-
     /// The peer closed in good order. Returns whether what is in flight counts as delivered, unconfirmed.
     pub fn end_confirms(&self) -> bool {
         self.policy.mode == AckMode::Auto && self.asked.is_some() && self.written == self.enqueued

@@ -49,6 +49,9 @@ pub struct HealthPolicy {
     pub heartbeat_interval: Duration,
     /// `recover_wait`: how long probes must succeed before an unreachable upstream is used again.
     pub recover_wait: Duration,
+    /// A chunk that is not finished after this long makes its upstream suspect: nothing new while somebody better is
+    /// there. Long before the ack deadline, so that a peer that hangs does not go on collecting chunks until then.
+    pub suspect_after: Duration,
 }
 
 /// Something learned about an upstream.
@@ -275,6 +278,7 @@ mod tests {
             heartbeat: HeartbeatKind::Transport,
             heartbeat_interval: SECOND,
             recover_wait: 10 * SECOND,
+            suspect_after: SECOND,
         }
     }
 
@@ -309,7 +313,10 @@ mod tests {
     fn the_only_upstream_returns_with_the_first_good_probe() {
         let (mut health, start, policy) = (Health::default(), Instant::now(), policy());
         health.observe(Evidence::Unreachable, start, true, &policy);
-        assert_eq!(health.observe(Evidence::Reachable, start + SECOND, true, &policy), Some(Change::Recovered));
+        assert_eq!(
+            health.observe(Evidence::Reachable, start + SECOND, true, &policy),
+            Some(Change::Recovered)
+        );
     }
 
     #[test]

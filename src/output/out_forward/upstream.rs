@@ -1,6 +1,7 @@
 //! All upstreams of one output and who takes the next chunk. Pure: every decision is over a `now`.
 //!
-//! An upstream is an address. A server whose name has N addresses is N upstreams that share its weight (F2).
+//! An upstream is an address. A server whose name has N addresses is N upstreams that share its weight (F2); those
+//! in the rotation share all of it, so a name with an unreachable IPv6 address keeps the share that Fluentd gives it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,11 +10,6 @@ use tokio::time::Instant;
 
 use super::balancer::{Balancer, Candidate};
 use super::health::{Change, Evidence, Health, HealthPolicy, HeartbeatKind, Standing};
-
-/// A chunk that is not finished after this long makes its upstream suspect: nothing new while somebody better is
-/// there. Long before the ack deadline, so that a peer that hangs does not go on collecting chunks until then; well
-/// above what a receiver needs to sync a chunk.
-const SUSPECT_AFTER: Duration = Duration::from_secs(1);
 
 /// Weights are multiplied by this before they are divided among the addresses of a name; divisible by 1 to 10.
 const WEIGHT_SCALE: u64 = 5040;
@@ -68,19 +64,19 @@ struct Member {
     id: u64,
     server: usize,
     address: SocketAddr,
-    weight: u64,
     health: Health,
     /// Token and start of each unfinished chunk, oldest first.
     outstanding: Vec<(u64, Instant)>,
 }
 
 impl Member {
-    fn is_late(&self, now: Instant) -> bool {
-        self.outstanding.first().is_some_and(|(_, since)| now.saturating_duration_since(*since) >= SUSPECT_AFTER)
+    fn is_late(&self, now: Instant, policy: &HealthPolicy) -> bool {
+        let late = |since: Instant| now.saturating_duration_since(since) >= policy.suspect_after;
+        self.outstanding.first().is_some_and(|(_, since)| late(*since))
     }
 
-    fn is_well(&self, now: Instant) -> bool {
-        self.weight > 0 && self.health.is_up() && !self.is_late(now)
+    fn is_well(&self, now: Instant, policy: &HealthPolicy) -> bool {
+        self.health.is_up() && !self.is_late(now, policy)
     }
 }
 
@@ -113,17 +109,12 @@ impl Fleet {
                 wanted.push(*address);
             }
         }
-        let Some(weight) = self.servers.get(server).map(|spec| spec.weight) else {
-            return AddressChanges::default();
-        };
-        let share = weight.saturating_mul(WEIGHT_SCALE) / wanted.len().max(1) as u64;
         let mut changes = AddressChanges::default();
         let balancer = &mut self.balancer;
         self.members.retain_mut(|member| {
             if member.server != server {
                 return true;
             }
-            member.weight = share;
             let stays = wanted.contains(&member.address);
             if !stays {
                 balancer.forget(member.id);
@@ -138,7 +129,6 @@ impl Fleet {
                     id,
                     server,
                     address,
-                    weight: share,
                     health: Health::default(),
                     outstanding: Vec::new(),
                 });
@@ -150,7 +140,7 @@ impl Fleet {
 
     /// The upstream for the next chunk, none of `exclude`. It counts as busy until the choice is released.
     pub fn pick(&mut self, now: Instant, exclude: &[u64]) -> Option<Choice> {
-        let ranks: Vec<Option<u8>> = self.ranks(now, exclude);
+        let ranks = self.ranks(now, exclude);
         let best = ranks.iter().flatten().min().copied()?;
         let candidates: Vec<Candidate> = self
             .members
@@ -159,7 +149,7 @@ impl Fleet {
             .filter(|(_, rank)| **rank == Some(best))
             .map(|(member, _)| Candidate {
                 id: member.id,
-                weight: member.weight,
+                weight: self.share(member),
                 outstanding: member.outstanding.len(),
             })
             .collect();
@@ -180,7 +170,10 @@ impl Fleet {
 
     /// Takes evidence about an upstream in. Evidence about one that is gone is ignored.
     pub fn observe(&mut self, upstream: u64, evidence: Evidence, now: Instant) -> Option<Change> {
-        let alone = !self.members.iter().any(|other| other.id != upstream && other.is_well(now));
+        let alone = !self
+            .members
+            .iter()
+            .any(|other| other.id != upstream && self.is_used(other) && other.is_well(now, &self.policy));
         let policy = self.policy;
         let change = self.member_mut(upstream)?.health.observe(evidence, now, alone, &policy);
         if change == Some(Change::Detached) {
@@ -208,16 +201,15 @@ impl Fleet {
     /// What the probe of this upstream should do now; asked every `heartbeat_interval`.
     pub fn probe_kind(&self, upstream: u64, now: Instant) -> ProbeKind {
         let Some(member) = self.member(upstream) else { return ProbeKind::Nothing };
-        if self.policy.heartbeat == HeartbeatKind::None || member.weight == 0 {
+        if self.policy.heartbeat == HeartbeatKind::None || !self.is_used(member) {
             return ProbeKind::Nothing;
         }
         if member.health.is_mute() {
             return if member.health.ask_due(now) { ProbeKind::Ask } else { ProbeKind::Nothing };
         }
-        let proved = member
-            .health
-            .confirmed_at()
-            .is_some_and(|confirmed| now.saturating_duration_since(confirmed) < self.policy.heartbeat_interval);
+        let proved = member.health.confirmed_at().is_some_and(|confirmed| {
+            now.saturating_duration_since(confirmed) < self.policy.heartbeat_interval
+        });
         match self.policy.heartbeat {
             _ if proved => ProbeKind::Nothing,
             HeartbeatKind::Udp => ProbeKind::Datagram,
@@ -227,15 +219,7 @@ impl Fleet {
 
     /// Configured servers of which at least one address is in the rotation.
     pub fn healthy_servers(&self) -> usize {
-        let healthy = |server: usize| {
-            self.members.iter().any(|member| member.server == server && member.health.in_rotation())
-        };
-        (0..self.servers.len()).filter(|server| healthy(*server)).count()
-    }
-
-    /// Whether the upstream still belongs to the fleet.
-    pub fn contains(&self, upstream: u64) -> bool {
-        self.member(upstream).is_some()
+        (0..self.servers.len()).filter(|server| self.has_rotation(*server)).count()
     }
 
     /// Preference of each member for the next chunk, 0 is best, `None` must not be used.
@@ -249,9 +233,9 @@ impl Fleet {
                 // Standby servers join in order until they make up for the weight that is lost.
                 let joins = !standby || lost > 0;
                 if standby && standing <= Standing::Trial {
-                    lost = lost.saturating_sub(member.weight);
+                    lost = lost.saturating_sub(self.share(member));
                 }
-                if member.weight == 0 || exclude.contains(&member.id) {
+                if !self.is_used(member) || exclude.contains(&member.id) {
                     return None;
                 }
                 match (standing, joins) {
@@ -267,33 +251,43 @@ impl Fleet {
     }
 
     fn standing(&self, member: &Member, now: Instant) -> Standing {
-        let alone = !self.members.iter().any(|other| {
-            other.id != member.id && other.weight > 0 && other.health.in_rotation()
-        });
+        let alone = !self
+            .members
+            .iter()
+            .any(|other| other.id != member.id && self.is_used(other) && other.health.in_rotation());
         match member.health.standing(now, alone, &self.policy) {
-            Standing::Up if member.is_late(now) => Standing::Suspect,
+            Standing::Up if member.is_late(now, &self.policy) => Standing::Suspect,
             standing => standing,
         }
     }
 
-    /// Weight of regular servers that is not available: addresses that are out, names without addresses.
+    /// Weight of regular servers of which no address is in the rotation.
     fn lost_weight(&self) -> u64 {
-        let of_members: u64 = self
-            .members
-            .iter()
-            .filter(|member| !self.is_standby(member) && !member.health.in_rotation())
-            .map(|member| member.weight)
-            .sum();
-        let of_names: u64 = self
-            .servers
+        self.servers
             .iter()
             .enumerate()
-            .filter(|(index, server)| {
-                !server.standby && !self.members.iter().any(|member| member.server == *index)
-            })
+            .filter(|(index, server)| !server.standby && !self.has_rotation(*index))
             .map(|(_, server)| server.weight.saturating_mul(WEIGHT_SCALE))
-            .sum();
-        of_members.saturating_add(of_names)
+            .fold(0, u64::saturating_add)
+    }
+
+    /// The weight of this address: its server's, divided among the addresses that can take a part.
+    fn share(&self, member: &Member) -> u64 {
+        let of_server = || self.members.iter().filter(|other| other.server == member.server);
+        let used = of_server().filter(|other| other.health.in_rotation() || other.id == member.id).count();
+        self.weight(member).saturating_mul(WEIGHT_SCALE) / used.max(1) as u64
+    }
+
+    fn weight(&self, member: &Member) -> u64 {
+        self.servers.get(member.server).map_or(0, |server| server.weight)
+    }
+
+    fn is_used(&self, member: &Member) -> bool {
+        self.weight(member) > 0
+    }
+
+    fn has_rotation(&self, server: usize) -> bool {
+        self.members.iter().any(|member| member.server == server && member.health.in_rotation())
     }
 
     fn is_standby(&self, member: &Member) -> bool {
@@ -334,6 +328,7 @@ mod tests {
             heartbeat: HeartbeatKind::Transport,
             heartbeat_interval: SECOND,
             recover_wait: 10 * SECOND,
+            suspect_after: SECOND,
         };
         let mut fleet = Fleet::new(policy, servers.to_vec());
         let ids = (0..servers.len())
@@ -448,8 +443,7 @@ mod tests {
 
     #[test]
     fn standby_is_used_only_while_weight_is_lost() {
-        let (mut fleet, ids) =
-            fleet(&[server("a", 60, false), server("b", 60, true), server("c", 60, true)]);
+        let (mut fleet, ids) = fleet(&[server("a", 60, false), server("b", 60, true), server("c", 60, true)]);
         let now = Instant::now();
         for _ in 0..10 {
             assert_eq!(pick_and_release(&mut fleet, now, &[]), Some(ids[0]));
