@@ -12,10 +12,11 @@ pub mod output;
 pub mod router; // station 2: label and tag decide the way // station 5: chunks leave; flush, retry, destinations
 
 pub mod bench; // the judges: generator, counting sink, oracle
-pub mod cli; // command line, exit codes, signals
+pub mod cli; // command line, exit codes, life cycle
 pub mod config; // Fluentd's language; knows no plugin
 pub mod formatter; // records as text
 pub mod forward; // the wire protocol as pure functions over bytes
 pub mod net; // sockets: listen, dial, deadlines
 pub mod pipeline; // configuration becomes running parts
+pub mod process; // the process itself: daemon, ids, limits, signals
 pub mod telemetry; // our own log and metrics

@@ -392,6 +392,7 @@ impl<'a> SectionReader<'a> {
         }
         match found.map(|param| (param, &param.value)) {
             None => self.absent(spec),
+            Some((_, ParamValue::Invalid)) => None,
             Some((param, ParamValue::UseDefault)) => self.use_default(spec, &param.span),
             Some((param, ParamValue::Nil)) => match T::nil() {
                 Some(nil) if spec.default.is_none() => Some(nil),
@@ -665,6 +666,7 @@ macro_rules! params {
                 diagnostics: &mut $crate::config::Diagnostics,
             ) -> Option<Self> {
                 const SPEC: &$crate::config::SectionSpec = &<$name>::SPEC;
+                #[allow(unused_mut, reason = "a section without fields reads nothing")]
                 let mut reader = $crate::config::param::SectionReader::new(element, SPEC, diagnostics);
                 $(let $argument: Option<$argument_type> = reader.argument();)?
                 $(let $field: Option<$type> = $crate::params!(@read
