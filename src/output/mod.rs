@@ -4,6 +4,7 @@
 //! An output must not know inputs, and never touches a chunk's files.
 
 mod out_file;
+pub mod out_forward;
 mod out_null;
 mod out_stdout;
 pub mod placeholder;
