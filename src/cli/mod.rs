@@ -7,7 +7,9 @@
 //! | 2 | a fault in the configuration, or something it names cannot be opened; nothing was started |
 
 mod args;
+mod dump;
 mod engine;
+mod help;
 mod run;
 mod setup;
 
