@@ -102,7 +102,8 @@ mod tests {
     #[test]
     fn strings_are_quoted_and_secrets_masked() {
         static SPEC: SectionSpec = <OutputParams as crate::config::FromSection>::SPEC;
-        let server = Element::new("server", "").with_param("host", "a\"b").with_param("key_of_door", "s3cret");
+        let server =
+            Element::new("server", "").with_param("host", "a\"b").with_param("key_of_door", "s3cret");
         let output = Element::new("match", "a.**")
             .with_param("@type", "forward")
             .with_param("tag", "x'y")

@@ -3,8 +3,8 @@
 //! | exit code | when |
 //! | --- | --- |
 //! | 0 | normal stop, `--dry-run` and `check` without faults, `--setup`, help, version |
-//! | 1 | wrong usage; `check` with faults (with `--strict` also warnings); the process cannot be set up (pid file, user, log) or had to stop before it was done |
-//! | 2 | a fault in the configuration, or something it names cannot be opened; nothing was started |
+//! | 1 | wrong usage; `check` or `--dry-run` with faults (`check --strict` also with warnings); the process cannot be set up (pid file, user, log), something that the configuration names cannot be opened (a port is taken), or the process had to stop before it was done |
+//! | 2 | a fault in the configuration; nothing was started, and starting again would not mend it |
 
 mod args;
 mod dump;
@@ -17,10 +17,11 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
+use crate::bench;
 use crate::config::Diagnostics;
 use args::{Cli, Command};
 
-/// Wrong usage, or the process could not be set up.
+/// Wrong usage, or something outside of the configuration failed: a service manager may try again.
 const EXIT_FAILURE: u8 = 1;
 
 /// A fault in the configuration; nothing was started.
@@ -35,8 +36,8 @@ pub fn main() -> ExitCode {
     match cli.command {
         None => run_or_set_up(&cli.run),
         Some(Command::Check(arguments)) => check(&arguments),
-        Some(Command::Cat(options)) => crate::bench::cat::run(options),
-        Some(Command::Bench(command)) => crate::bench::run(command),
+        Some(Command::Cat(options)) => bench::cat::run(options),
+        Some(Command::Bench(command)) => bench::run(command),
     }
 }
 
@@ -78,6 +79,10 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     let reason = text.split("\n\nUsage:").next().unwrap_or(&text).trim_end();
-    println!("{}\n{reason}", Cli::command().render_help());
+    let mut command = Cli::command();
+    command.build();
+    let first = std::env::args().nth(1).unwrap_or_default();
+    let shown = command.find_subcommand_mut(&first).map(|found| found.render_help());
+    println!("{}\n{reason}", shown.unwrap_or_else(|| command.render_help()));
     ExitCode::from(EXIT_FAILURE)
 }

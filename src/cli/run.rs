@@ -2,7 +2,6 @@
 
 use std::env;
 use std::fmt;
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -279,12 +278,15 @@ async fn serve(args: &RunArgs, loaded: &Loaded, logger: &Logger) -> Result<u8, F
 
 fn build_failure(args: &RunArgs, faults: &[String]) -> Failure {
     for fault in faults {
-        error!(target: SUPERVISOR, "config error in {fault}");
-        if options_hide_failures(args) && std::io::stderr().is_terminal() {
+        error!("{fault}");
+        if options_hide_failures(args) {
             eprintln!("{fault}");
         }
     }
-    Failure { exit: EXIT_CONFIGURATION, text: format!("{} fault(s), nothing was started", faults.len()) }
+    Failure {
+        exit: EXIT_FAILURE,
+        text: format!("{} part(s) cannot start, nothing was started", faults.len()),
+    }
 }
 
 /// The signals that do not end the process.
