@@ -7,7 +7,6 @@
 //! | 2 | a fault in the configuration; nothing was started, and starting again would not mend it |
 
 mod args;
-mod dump;
 mod engine;
 mod help;
 mod run;
@@ -20,6 +19,7 @@ use clap::{CommandFactory as _, Parser as _};
 use crate::bench;
 use crate::config::Diagnostics;
 use args::{Cli, Command};
+use engine::Additions;
 
 /// Wrong usage, or something outside of the configuration failed: a service manager may try again.
 const EXIT_FAILURE: u8 = 1;
@@ -59,8 +59,8 @@ fn run_or_set_up(args: &args::RunArgs) -> ExitCode {
 /// `check FILE`: everything that was found, each with its place, then one line that sums up.
 fn check(args: &args::CheckArgs) -> ExitCode {
     let mut diagnostics = Diagnostics::new();
-    diagnostics.set_strict_values(args.strict_config_value);
-    let loaded = engine::load(&args.file, None, &mut diagnostics);
+    let additions = Additions { strict: args.strict_config_value, ..Additions::default() };
+    let loaded = engine::load(&args.file, additions, &mut diagnostics);
     print!("{}", diagnostics.render());
     let (faults, warnings) = (diagnostics.faults().count(), diagnostics.warnings().count());
     let failed = diagnostics.has_faults() || loaded.is_none() || (args.strict && warnings > 0);
