@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of sockets, files, configuration or plugins.
 
+mod accessor;
 mod stream;
 mod tag;
 mod time;
@@ -9,7 +10,8 @@ mod time;
 pub mod msgpack;
 pub mod value;
 
-pub use stream::EventStream;
+pub use accessor::{AccessorError, NotAContainer, RecordAccessor};
+pub use stream::{Entries, EventStream};
 pub use tag::Tag;
 pub use time::EventTime;
 pub use value::Value;

@@ -1,5 +1,8 @@
 //! Our own log (Fluentd's format) and metrics.
 
+pub mod log;
+pub mod rate;
+
 use std::sync::atomic::AtomicU64;
 
 /// Counters of one plugin. Fluentd's monitor_agent names; all only grow.
