@@ -9,6 +9,6 @@ mod sink;
 mod unmatched;
 
 pub use error_stream::ErrorStream;
-pub use label::{LabelDoor, Labels};
+pub use label::{LabelDoor, Labels, ROOT};
 pub use rules::{FilterStation, Router, Rule, RuleAction};
 pub use sink::{Answers, EmitError, Entrance, Sink};
