@@ -18,7 +18,8 @@ use super::Buffering;
 use super::retry::{RetryKind, RetryPolicy};
 use super::runner::RunnerConfig;
 use crate::buffer::{
-    BufferConfig, BufferKind, ChunkKeys, FileConfig, FlushMode, FlushRules, Fsync, OverflowAction, Timekey,
+    FLUSH_INTERVAL,    BufferConfig, BufferKind, ChunkKeys, FileConfig, FlushMode, FlushRules, Fsync, OverflowAction, Splitter,
+    Timekey, TimekeyFlush, Zone,
 };
 use crate::config::{Diagnostics, Element, FromConfig, OctalMode, Seconds, SizeBytes, SystemConfig};
 use crate::{config_enum, params};
@@ -103,9 +104,7 @@ params! {
         flush_interval: Option<Seconds>,
         /// Concurrent flushes. More than 1 gives up order.
         flush_thread_count: usize = "1",
-        /// Pause between two looks at the stage.
-        flush_thread_interval: f64 = "1.0",
-        /// What happens when total_limit_size is reached.
+            /// What happens when total_limit_size is reached.
         overflow_action: OverflowChoice = "throw_exception",
         /// Never give up.
         retry_forever: bool = "false",
@@ -127,6 +126,7 @@ params! {
     argument keys: String = "";
     alias { "type" => buffer_type }
     inert {
+        "flush_thread_interval" => "the stage is looked at as often as flush_interval needs",
         "flush_thread_burst_interval" => "queued chunks are taken as soon as a flush is free",
         "delayed_commit_timeout" => "outputs have deadlines of their own for every step",
         "retry_secondary_threshold" => "there is no secondary output yet",
@@ -145,9 +145,9 @@ pub struct BufferSettings {
     pub buffer: BufferConfig,
     /// For the flush tasks.
     pub runner: RunnerConfig,
-    /// Chunk keys in force.
-    pub keys: ChunkKeys,
-    /// How times map to slots, when `time` is a key.
+    /// Chunk keys in force, and how times map to slots.
+    pub splitter: Splitter,
+    /// The same for placeholders: length and zone of the slots, when `time` is a key.
     pub timekey: Option<Timekey>,
     /// Whether a stop waits for delivery.
     pub flush_at_shutdown: bool,
@@ -227,6 +227,10 @@ impl Reader<'_> {
         let (keys, mut buffer) = (keys?, buffer?);
         let timekey = self.timekey(&keys, default_timekey, diagnostics)?;
         buffer.flush = self.flush_rules(timekey.as_ref(), diagnostics)?;
+        let splitter = match Splitter::new(keys, timekey.clone()) {
+            Ok(splitter) => splitter,
+            Err(error) => return self.fault(diagnostics, error.to_string(), CHUNK_KEYS),
+        };
         self.limits(&mut buffer);
         let persistent = matches!(buffer.kind, BufferKind::File(_));
         Some(BufferSettings {
@@ -236,7 +240,7 @@ impl Reader<'_> {
                 retry: self.retry(),
                 slow_flush_threshold: self.context.slow_flush_threshold,
             },
-            keys,
+            splitter,
             timekey,
             flush_at_shutdown: self.params.flush_at_shutdown.unwrap_or(!persistent),
         })
@@ -254,17 +258,11 @@ impl Reader<'_> {
 
     fn keys(&self, default_keys: &[&str], diagnostics: &mut Diagnostics) -> Option<ChunkKeys> {
         let written = self.params.keys.trim();
-        let list: Vec<String> = if written.is_empty() {
-            default_keys.iter().map(|&key| key.to_owned()).collect()
-        } else {
-            match Vec::<String>::from_config(written, false) {
-                Ok(list) => list,
-                Err(error) => return self.fault(diagnostics, error.to_string(), "chunk keys such as tag,time"),
-            }
-        };
-        match ChunkKeys::parse(list.iter().map(String::as_str)) {
+        // An empty argument means the plugin's own keys; `[]` means none.
+        let argument = if written.is_empty() { default_keys.join(",") } else { written.to_owned() };
+        match ChunkKeys::parse(&argument) {
             Ok(keys) => Some(keys),
-            Err(error) => self.fault(diagnostics, error.to_string(), "tag, time, a field name or $.a.b"),
+            Err(error) => self.fault(diagnostics, error.to_string(), CHUNK_KEYS),
         }
     }
 
@@ -327,15 +325,18 @@ impl Reader<'_> {
         if unit <= 0 {
             return self.fault(diagnostics, format!("timekey should be greater than 0, got {unit}"), "1s or more");
         }
-        let zone = if self.params.timekey_use_utc {
-            Some("UTC")
-        } else {
-            self.params.timekey_zone.as_deref()
+        let zone = match self.params.timekey_zone.as_deref() {
+            _ if self.params.timekey_use_utc => Zone::Fixed(0),
+            None => Zone::local(),
+            Some(text) => match Zone::parse(text) {
+                Some(zone) => zone,
+                None => {
+                    let message = format!("unknown timekey_zone '{text}'");
+                    return self.fault(diagnostics, message, "+09:00, +0900, +09 or Region/City");
+                }
+            },
         };
-        match Timekey::new(unit, zone) {
-            Ok(timekey) => Some(Some(timekey)),
-            Err(error) => self.fault(diagnostics, error.to_string(), "+09:00, +0900, +09 or Region/City"),
-        }
+        Some(Some(Timekey { unit_seconds: unit, zone }))
     }
 
     fn flush_rules(&self, timekey: Option<&Timekey>, diagnostics: &mut Diagnostics) -> Option<FlushRules> {
@@ -357,10 +358,11 @@ impl Reader<'_> {
         }
         Some(FlushRules {
             mode,
-            flush_interval: params.flush_interval.map_or(Duration::from_secs(60), Seconds::duration),
-            timekey: timekey.cloned(),
-            timekey_wait: params.timekey_wait.duration(),
-            thread_interval: Duration::from_secs_f64(params.flush_thread_interval.clamp(0.01, 3600.0)),
+            interval: params.flush_interval.map_or(FLUSH_INTERVAL, Seconds::duration),
+            timekey: timekey.map(|timekey| TimekeyFlush {
+                unit_seconds: timekey.unit_seconds,
+                wait_seconds: params.timekey_wait.0 as i64,
+            }),
         })
     }
 
@@ -405,6 +407,9 @@ impl Reader<'_> {
         }
     }
 }
+
+/// What the argument of `<buffer>` may hold.
+const CHUNK_KEYS: &str = "chunk keys such as tag, time, a field name or $.a.b";
 
 /// `ack`, `off`, `interval` (1 s) or `interval TIME`.
 fn parse_fsync(text: &str) -> Option<Fsync> {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
 
-use crate::buffer::{Append, BufferHandle, ChunkKeys, Timekey};
+use crate::buffer::{Append, BufferHandle, Splitter};
 use crate::input::Arrival;
 use crate::router::{Answers, EmitError, Sink};
 use crate::telemetry::PluginMetrics;
@@ -15,9 +15,7 @@ pub struct BufferedSink {
     /// The buffer.
     pub buffer: BufferHandle,
     /// Chunk keys in force.
-    pub keys: ChunkKeys,
-    /// How event times map to slots, when `time` is a key.
-    pub timekey: Option<Timekey>,
+    pub splitter: Splitter,
     /// The output's counters.
     pub metrics: Arc<PluginMetrics>,
 }
@@ -32,7 +30,7 @@ impl Sink for BufferedSink {
             .map(|arrival| {
                 records += arrival.stream.count as u64;
                 bytes += arrival.stream.entries.len() as u64;
-                let parts = self.keys.split(&arrival.stream, self.timekey.as_ref());
+                let parts = self.splitter.split(&arrival.stream);
                 Append { parts, sender_chunk: arrival.sender_chunk }
             })
             .collect();

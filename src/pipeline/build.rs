@@ -148,7 +148,7 @@ impl Builder<'_> {
             plugin_id: identity.id.clone(),
             metrics: Arc::clone(&metrics),
             system: Arc::clone(&self.system),
-            chunk_keys: settings.as_ref().map(|settings| settings.keys.clone()).unwrap_or_default(),
+            chunk_keys: settings.as_ref().map(|settings| settings.splitter.keys().clone()).unwrap_or_default(),
             timekey: settings.as_ref().and_then(|settings| settings.timekey.clone()),
         };
         let built = config.build(context).map_err(|error| self.fail(&identity, &error.0));
@@ -187,7 +187,7 @@ impl Builder<'_> {
             runner,
             settings.flush_at_shutdown,
         ));
-        Some(Arc::new(BufferedSink { buffer, keys: settings.keys, timekey: settings.timekey, metrics }))
+        Some(Arc::new(BufferedSink { buffer, splitter: settings.splitter, metrics }))
     }
 
     async fn open_buffer(
