@@ -21,7 +21,7 @@ use crate::buffer::{
     FLUSH_INTERVAL,    BufferConfig, BufferKind, ChunkKeys, FileConfig, FlushMode, FlushRules, Fsync, OverflowAction, Splitter,
     Timekey, TimekeyFlush, Zone,
 };
-use crate::config::{Diagnostics, Element, FromConfig, OctalMode, Seconds, SizeBytes, SystemConfig};
+use crate::config::{Diagnostics, Element, FsyncPolicy, OctalMode, Seconds, SizeBytes, SystemConfig};
 use crate::{config_enum, params};
 
 config_enum! {
@@ -83,7 +83,7 @@ params! {
         disable_chunk_backup: bool = "false",
         /// When appended events are brought to stable storage: `ack` (before the sender is answered), `interval N`
         /// (at least so often), `off` (what Fluentd does). `<system> fsync` when not written.
-        fsync: Option<String>,
+        fsync: Option<FsyncPolicy>,
         /// Mode of new files. `<system> file_permission`, else 0644 when not written.
         file_permission: Option<OctalMode>,
         /// Mode of new directories. `<system> dir_permission`, else 0755 when not written.
@@ -281,7 +281,7 @@ impl Reader<'_> {
             );
         };
         let mut file = FileConfig::new(path);
-        file.fsync = self.fsync(diagnostics)?;
+        file.fsync = self.fsync();
         if let Some(mode) = self.params.file_permission.as_ref().or(system.file_permission.as_ref()) {
             file.file_permission = mode.0;
         }
@@ -293,15 +293,11 @@ impl Reader<'_> {
         Some(config)
     }
 
-    fn fsync(&self, diagnostics: &mut Diagnostics) -> Option<Fsync> {
-        let text = self.params.fsync.as_deref().unwrap_or(&self.context.system.fsync);
-        match parse_fsync(text) {
-            Some(fsync) => Some(fsync),
-            None => self.fault(
-                diagnostics,
-                format!("unknown fsync setting '{text}'"),
-                "ack, off, or interval with a time such as interval 1s",
-            ),
+    fn fsync(&self) -> Fsync {
+        match self.params.fsync.unwrap_or(self.context.system.fsync) {
+            FsyncPolicy::Ack => Fsync::Ack,
+            FsyncPolicy::Interval(seconds) => Fsync::Interval(seconds.duration()),
+            FsyncPolicy::Off => Fsync::Off,
         }
     }
 
@@ -410,19 +406,3 @@ impl Reader<'_> {
 
 /// What the argument of `<buffer>` may hold.
 const CHUNK_KEYS: &str = "chunk keys such as tag, time, a field name or $.a.b";
-
-/// `ack`, `off`, `interval` (1 s) or `interval TIME`.
-fn parse_fsync(text: &str) -> Option<Fsync> {
-    let mut words = text.split_whitespace();
-    let fsync = match (words.next()?, words.next()) {
-        ("ack", None) => Fsync::Ack,
-        ("off", None) => Fsync::Off,
-        ("interval", None) => Fsync::Interval(Duration::from_secs(1)),
-        ("interval", Some(time)) => {
-            let interval = Seconds::from_config(time, true).ok()?.duration();
-            Some(interval).filter(|interval| !interval.is_zero()).map(Fsync::Interval)?
-        }
-        _ => return None,
-    };
-    words.next().is_none().then_some(fsync)
-}

@@ -9,7 +9,7 @@ pub use lifecycle::{Running, StopSummary};
 pub use overview::{
     Category, Overview, PluginView, ProcessInfo, Reading, RetryStatus, Sample, SampleKind, TagTest,
 };
-pub use plan::{Plan, check};
+pub use plan::{Plan, check, spec_of};
 
 /// A running part could not be made. Text says what, where and what to do.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::config::{
-    Diagnostics, Directive, DirectiveKind, Document, Element, FromConfig, Reserved, SectionSpec, SystemConfig,
+    Diagnostics, Directive, DirectiveKind, Document, Element, FromConfig, MASK, Reserved, SectionSpec, SystemConfig,
+    looks_secret,
 };
 use crate::filter::{FILTERS, Filter};
 use crate::input::{INPUTS, InputConfig};
@@ -297,6 +298,30 @@ fn identity(element: &Element, reserved: &Reserved, spec: &SectionSpec) -> Ident
         id,
         type_name: reserved.type_name.clone(),
         place: element.span.to_string(),
-        shown: element.shown_params(spec),
+        shown: shown_params(element, spec),
+    }
+}
+
+/// Parameters as written, secrets masked; sub-sections are not shown (monitor_agent's `config`).
+fn shown_params(element: &Element, spec: &SectionSpec) -> Vec<(String, String)> {
+    let shown = |param: &crate::config::Param| {
+        let secret = spec.param(&param.key).is_some_and(|known| known.secret) || looks_secret(&param.key);
+        let text = if secret { MASK } else { param.value.text().unwrap_or_default() };
+        (param.key.clone(), text.to_owned())
+    };
+    element.params.iter().map(shown).collect()
+}
+
+/// The declared parameters of a plugin section, for the dump: `path` is the section and those around it, outermost first.
+pub fn spec_of(path: &[&Element]) -> Option<&'static SectionSpec> {
+    let section = path.last()?;
+    let type_name = section.type_name();
+    let find = |known: &'static [&'static str]| type_name.is_some_and(|name| known.contains(&name));
+    match section.name.as_str() {
+        "source" => INPUTS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
+        "filter" => FILTERS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
+        "match" | "store" => OUTPUTS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
+        "buffer" => Some(&buffer_section::BufferParams::SPEC),
+        _ => None,
     }
 }
