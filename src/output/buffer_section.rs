@@ -147,8 +147,6 @@ pub struct BufferSettings {
     pub runner: RunnerConfig,
     /// Chunk keys in force, and how times map to slots.
     pub splitter: Splitter,
-    /// The same for placeholders: length and zone of the slots, when `time` is a key.
-    pub timekey: Option<Timekey>,
     /// Whether a stop waits for delivery.
     pub flush_at_shutdown: bool,
 }
@@ -227,7 +225,7 @@ impl Reader<'_> {
         let (keys, mut buffer) = (keys?, buffer?);
         let timekey = self.timekey(&keys, default_timekey, diagnostics)?;
         buffer.flush = self.flush_rules(timekey.as_ref(), diagnostics)?;
-        let splitter = match Splitter::new(keys, timekey.clone()) {
+        let splitter = match Splitter::new(keys, timekey) {
             Ok(splitter) => splitter,
             Err(error) => return self.fault(diagnostics, error.to_string(), CHUNK_KEYS),
         };
@@ -241,7 +239,6 @@ impl Reader<'_> {
                 slow_flush_threshold: self.context.slow_flush_threshold,
             },
             splitter,
-            timekey,
             flush_at_shutdown: self.params.flush_at_shutdown.unwrap_or(!persistent),
         })
     }

@@ -16,6 +16,8 @@ pub struct BufferedSink {
     pub buffer: BufferHandle,
     /// Chunk keys in force.
     pub splitter: Splitter,
+    /// The output asked for the tag in each entry ([`super::Output::wants_tag_in_entries`]).
+    pub tag_in_entries: bool,
     /// The output's counters.
     pub metrics: Arc<PluginMetrics>,
 }
@@ -30,7 +32,12 @@ impl Sink for BufferedSink {
             .map(|arrival| {
                 records += arrival.stream.count as u64;
                 bytes += arrival.stream.entries.len() as u64;
-                let parts = self.splitter.split(&arrival.stream);
+                let mut parts = self.splitter.split(&arrival.stream);
+                if self.tag_in_entries {
+                    for (_, entries, count) in &mut parts {
+                        *entries = crate::event::with_tag(&arrival.stream.tag, entries, *count);
+                    }
+                }
                 Append { parts, sender_chunk: arrival.sender_chunk }
             })
             .collect();

@@ -149,7 +149,6 @@ impl Builder<'_> {
             metrics: Arc::clone(&metrics),
             system: Arc::clone(&self.system),
             chunk_keys: settings.as_ref().map(|settings| settings.splitter.keys().clone()).unwrap_or_default(),
-            timekey: settings.as_ref().and_then(|settings| settings.timekey.clone()),
         };
         let built = config.build(context).map_err(|error| self.fail(&identity, &error.0));
         let buffer = match &settings {
@@ -182,12 +181,14 @@ impl Builder<'_> {
         self.views.push(view);
         self.outputs.push(RunningOutput::buffered(
             identity.id,
-            output,
+            Arc::clone(&output),
             buffer.clone(),
             runner,
             settings.flush_at_shutdown,
         ));
-        Some(Arc::new(BufferedSink { buffer, splitter: settings.splitter, metrics }))
+        let tag_in_entries = output.wants_tag_in_entries();
+        let splitter = settings.splitter;
+        Some(Arc::new(BufferedSink { buffer, splitter, tag_in_entries, metrics }))
     }
 
     async fn open_buffer(
