@@ -10,6 +10,7 @@ use tracing::{error, info, warn};
 
 use super::args::RunArgs;
 use super::engine::{self, Additions, Loaded, Running};
+use crate::pipeline::ProcessInfo;
 use super::{EXIT_CONFIGURATION, EXIT_FAILURE};
 use crate::config::Diagnostics;
 use crate::process::signals::{self, Request, Signals};
@@ -256,7 +257,15 @@ async fn serve(args: &RunArgs, loaded: Loaded, logger: &Logger) -> Result<u8, Fa
         worker = 0,
         "starting fluentd worker"
     );
-    let mut starting = std::pin::pin!(engine::start(loaded));
+    let mut starting = std::pin::pin!(engine::start(
+        loaded,
+        ProcessInfo {
+            config_path: Some(path.display().to_string()),
+            pid_file: args.daemon.as_ref().map(|path| path.display().to_string()),
+            log_path: args.log.as_ref().map(|path| path.display().to_string()),
+            root_dir: None,
+        }
+    ));
     let running = loop {
         tokio::select! {
             started = &mut starting => break started.map_err(|faults| build_failure(args, &faults))?,

@@ -23,8 +23,9 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::{BoxFuture, join_all};
 
-use crate::config::{Element, params};
+use crate::config::Element;
 use crate::input::Arrival;
+use crate::params;
 use crate::router::{Answers, EmitError, Sink};
 use crate::telemetry::PluginMetrics;
 

@@ -7,7 +7,7 @@
 //! </match>
 //! ```
 
-use crate::config::params;
+use crate::params;
 
 params! {
     /// `relabel`: the stream goes on in the label named by `@label`, its only parameter.

@@ -15,6 +15,8 @@ use tokio::time::Instant;
 use super::retry::{Retry, RetryPolicy, Verdict};
 use super::{Output, WriteError};
 use crate::buffer::{BufferHandle, Chunk, ChunkId};
+use crate::event::EventTime;
+use crate::formatter::time_format::{TimeFormat, Zone};
 use crate::pipeline::RetryStatus;
 use crate::telemetry::PluginMetrics;
 
@@ -260,7 +262,12 @@ impl Shared {
             Some(Verdict::RetryAt(next)) => {
                 self.metrics.rollback_count.fetch_add(1, Ordering::Relaxed);
                 self.log_retry(chunk, 0, next, reason);
-                self.buffer.rollback_until(chunk.id, next.saturating_sub(self.now()));
+                // The chunk stays taken, so nobody else tries it; after a stop its file is still there.
+                let (buffer, id, due) = (self.buffer.clone(), chunk.id, self.epoch + next);
+                tokio::spawn(async move {
+                    tokio::time::sleep_until(due).await;
+                    buffer.rollback(id);
+                });
             }
         }
     }
@@ -273,11 +280,11 @@ impl Shared {
         );
         self.state().retry.reset();
         self.buffer.set_aside(chunk.id, reason.to_owned());
-        self.buffer.set_aside_queued(reason.to_owned());
+        self.buffer.set_aside_queued(reason);
     }
 
     fn log_retry(&self, chunk: &Chunk, steps: u32, next: Duration, reason: &str) {
-        let next_time = crate::telemetry::log::wall_time(self.epoch_wall + next);
+        let next_time = retry_time(self.epoch_wall + next);
         tracing::warn!(
             retry_times = steps,
             next_retry_time = %next_time,
@@ -299,6 +306,12 @@ impl Shared {
             changed.await;
         }
     }
+}
+
+/// `next_retry_time` as Fluentd prints it, local.
+fn retry_time(at: SystemTime) -> String {
+    let seconds = at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+    TimeFormat::parse("%Y-%m-%d %H:%M:%S %z").text(EventTime::Int(seconds), &Zone::local())
 }
 
 /// The right to make one try.

@@ -13,7 +13,7 @@ use crate::output::buffered::BufferedSink;
 use crate::output::direct::DirectSink;
 use crate::output::out_copy::{CopySink, Store};
 use crate::output::runner::Runner;
-use crate::output::{Output, OutputContext};
+use crate::output::OutputContext;
 use crate::router::{Entrance, ErrorStream, FilterStation, Labels, Router, Rule, RuleAction, Sink};
 
 /// The label whose unmatched tags are silent.
@@ -167,7 +167,7 @@ impl Builder<'_> {
             return Some(Arc::new(DirectSink { output, metrics }));
         };
         let mut runner_config = settings.runner.clone();
-        runner_config.flush_thread_count *= self.system.workers.max(1);
+        runner_config.flush_thread_count *= self.system.workers.max(1) as usize;
         let runner = Runner::start(
             identity.id.clone(),
             Arc::clone(&output),

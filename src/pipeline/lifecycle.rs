@@ -60,6 +60,8 @@ impl RunningOutput {
             tracing::warn!(plugin_id = %self.id, "the buffer was not closed in time; what it had confirmed is safe");
         }
         runner.stop(deadline).await;
+        // The commits of the last writes are carried out before the figures are read.
+        let _ = timeout_at(deadline, buffer.close(false)).await;
         let stats = buffer.stats();
         let chunks = stats.stage_length + stats.queue_length;
         let bytes = stats.stage_bytes + stats.queue_bytes;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::sink::{Answers, Sink};
-use crate::event::{EventStream, value};
+use crate::event::{EventStream, msgpack};
 use crate::filter::RejectedEvent;
 use crate::input::Arrival;
 
@@ -40,7 +40,7 @@ impl ErrorStream {
             .into_iter()
             .map(|event| {
                 let mut entry = Vec::new();
-                value::write_entry(&mut entry, event.time, &event.record);
+                msgpack::write_entry(&mut entry, event.time, &event.record.to_msgpack());
                 let stream = EventStream { tag: event.tag, entries: Bytes::from(entry), count: 1 };
                 Arrival { stream, sender_chunk: None }
             })
@@ -51,7 +51,7 @@ impl ErrorStream {
 
 fn dump(rejected: &[RejectedEvent], message: &'static str) {
     for event in rejected.iter().take(DUMPED_PER_BATCH_MAX) {
-        let record = event.record.to_json_lossy();
+        let record = event.record.to_json();
         tracing::warn!(
             error = %event.reason,
             tag = %event.tag,

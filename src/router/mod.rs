@@ -4,6 +4,7 @@
 
 mod error_stream;
 mod label;
+pub mod pattern;
 mod rules;
 mod sink;
 mod unmatched;
