@@ -100,7 +100,7 @@ impl Builder<'_> {
                 if label.is_none()
                     && let Some(view) = self.views.get_mut(first)
                 {
-                    let patterns = rule.patterns.clone();
+                    let patterns = Arc::clone(&rule.patterns);
                     view.matches = Some(Arc::new(move |tag| patterns.matches(tag)));
                 }
                 Some(Rule { patterns: rule.patterns, action: RuleAction::Match(sink) })

@@ -1,5 +1,6 @@
 //! Sections become typed configurations: nothing is opened, every fault is reported.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{
@@ -45,7 +46,7 @@ pub(super) struct ChainPlan {
 }
 
 pub(super) struct RulePlan {
-    pub(super) patterns: TagPatterns,
+    pub(super) patterns: Arc<TagPatterns>,
     pub(super) action: ActionPlan,
 }
 
@@ -113,7 +114,7 @@ impl Checker<'_> {
         let element = &directive.element;
         let argument = element.argument.trim();
         let patterns = match TagPatterns::parse(if argument.is_empty() { "**" } else { argument }) {
-            Ok(patterns) => Some(patterns),
+            Ok(patterns) => Some(Arc::new(patterns)),
             Err(error) => {
                 self.diagnostics.fault(&element.span, error.to_string());
                 None

@@ -38,7 +38,7 @@ pub enum RuleAction {
 /// One `<filter>` or `<match>` section.
 pub struct Rule {
     /// Its argument.
-    pub patterns: TagPatterns,
+    pub patterns: Arc<TagPatterns>,
     /// What it does.
     pub action: RuleAction,
 }
