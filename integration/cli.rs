@@ -4,31 +4,16 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_tributary");
-
-/// Waits for a condition; only a broken program gets near the limit.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::support::{binary, wait_for};
 
 const QUIET_CONFIGURATION: &str = "<match **>\n  @type null\n</match>\n";
 
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < LIMIT, "waited {LIMIT:?} for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn tributary(args: &[&str]) -> Output {
-    Command::new(BINARY).args(args).stdin(Stdio::null()).output().unwrap()
+    Command::new(binary()).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -44,7 +29,7 @@ struct Running {
 impl Running {
     fn start(args: &[&str]) -> Self {
         let directory = directory_with(QUIET_CONFIGURATION);
-        let child = Command::new(BINARY)
+        let child = Command::new(binary())
             .arg("-c")
             .arg(directory.path().join("fluent.conf"))
             .arg("-o")
@@ -308,7 +293,7 @@ fn daemon_detaches_writes_its_pid_file_and_removes_it() {
     let directory = directory_with(QUIET_CONFIGURATION);
     let (pid_file, log) = (directory.path().join("pid"), directory.path().join("log"));
     // Relative paths: the daemon's own directory is `/`.
-    let status_of_parent = Command::new(BINARY)
+    let status_of_parent = Command::new(binary())
         .args(["-c", "fluent.conf", "-d", "pid", "-o", "log", "--no-supervisor"])
         .current_dir(directory.path())
         .stdin(Stdio::null())
