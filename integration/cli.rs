@@ -293,6 +293,17 @@ fn read_pid(path: &Path) -> Option<i32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// A daemon that must not outlive a failing test.
+struct Daemon(i32);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if fs::read_link(format!("/proc/{}/exe", self.0)).is_ok_and(|program| program == binary()) {
+            let _ = kill(Pid::from_raw(self.0), Signal::SIGKILL);
+        }
+    }
+}
+
 #[test]
 fn daemon_detaches_writes_its_pid_file_and_removes_it() {
     let directory = directory_with(QUIET_CONFIGURATION);
@@ -312,6 +323,7 @@ fn daemon_detaches_writes_its_pid_file_and_removes_it() {
             None => assert!(start.elapsed() < LIMIT, "no pid file"),
         }
     };
+    let _ended_with_the_test = Daemon(pid);
     kill(Pid::from_raw(pid), Signal::SIGUSR2).unwrap();
     assert_eq!(parent.wait().unwrap().code(), Some(0));
     let read = || fs::read_to_string(&log).unwrap_or_default();
