@@ -8,7 +8,3 @@ mod network;
 mod scenario;
 mod timeline;
 mod upstream_lost;
-
-pub use network::{Cut, Host, Lab};
-pub use scenario::{Generator, Sink};
-pub use timeline::{Reading, Timeline};

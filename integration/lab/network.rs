@@ -101,6 +101,11 @@ impl Drop for Lab {
 }
 
 impl Host {
+    /// Its name within the lab.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// A command that runs on this host.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("ip");
@@ -202,6 +207,7 @@ fn is_test_process(pid: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::support::{LIMIT, wait_for};
     use std::time::Duration;
 
     /// Whether one host reaches another, by one ping that waits a second.
@@ -233,17 +239,19 @@ mod tests {
 
     #[test]
     fn nothing_is_left_when_a_test_panics() {
-        let name = std::thread::spawn(|| {
+        let panicked = std::thread::spawn(|| {
             let mut lab = Lab::new();
             let host = lab.host("a");
-            let sleeper = host.start("sleep", Path::new("sleep"), &["600"]);
-            let name = lab.name.clone();
-            std::panic::panic_any((name, sleeper.id()));
-        })
-        .join()
-        .expect_err("the panic");
-        let (name, pid) = name.downcast_ref::<(String, u32)>().expect("name and process");
+            // In a session of its own and without a guard: only the lab can end it.
+            host.start("sleep", Path::new("setsid"), &["-f", "sleep", "600"]).succeed_within(LIMIT);
+            let pid = wait_for("the sleeper", || {
+                run("ip", &["netns", "pids", &host.namespace]).lines().next().map(str::to_owned)
+            });
+            std::panic::panic_any((lab.name.clone(), pid));
+        });
+        let payload = panicked.join().expect_err("the panic");
+        let (name, pid) = payload.downcast_ref::<(String, String)>().expect("name and process");
         assert!(!run("ip", &["netns", "list"]).contains(name.as_str()));
-        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "the process is gone");
+        wait_for("the end of the sleeper", || (!Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
     }
 }
