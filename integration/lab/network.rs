@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::support::{Process, run};
+use crate::support::Running;
 
 /// First part of every namespace's name: `tributary-PID-LAB-HOST`.
 const PREFIX: &str = "tributary-";
@@ -107,15 +107,17 @@ impl Host {
     }
 
     /// A command that runs on this host.
-    pub fn command(&self, program: &Path) -> Command {
+    pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace]).arg(program);
         command
     }
 
-    /// Starts a program on this host; its output goes to `HOST-NAME.log` in the lab's folder.
-    pub fn start(&self, name: &str, program: &Path, args: &[&str]) -> Process {
-        Process::start(&self.folder, &format!("{}-{name}", self.name), self.command(program).args(args))
+    /// Starts a program on this host; its output goes to `HOST-NAME.log` in the lab's folder. `ip netns exec` is
+    /// replaced by the program, so the process id is the program's own.
+    pub fn start(&self, name: &str, program: &str, args: &[&str]) -> Running {
+        let output = self.file(&format!("{name}.log"));
+        Running::start(&format!("{name} on {}", self.name), self.command(program).args(args), &output)
     }
 
     /// A file of this host in the lab's folder.
@@ -147,7 +149,7 @@ impl Host {
     /// Feeds rules to nft on this host.
     fn filter(&self, rules: &str) {
         let mut child = self
-            .command(Path::new("nft"))
+            .command("nft")
             .args(["-f", "-"])
             .stdin(Stdio::piped())
             .spawn()
@@ -161,15 +163,19 @@ impl Drop for CutOff {
     fn drop(&mut self) {
         // Not `run`: a failure here, while a test already fails, must not end the whole test process.
         let table = ["delete", "table", "inet", "cut"];
-        let status = self.host.command(Path::new("nft")).args(table).status();
+        let status = self.host.command("nft").args(table).status();
         if !status.is_ok_and(|status| status.success()) {
             eprintln!("{}: the cut could not be lifted", self.host.name);
         }
     }
 }
 
-fn ip(args: &str) {
-    run("ip", &args.split(' ').collect::<Vec<_>>());
+/// Runs `ip`; its standard output. Anything but success fails the scenario with the reason.
+fn ip(args: &str) -> String {
+    let output = Command::new("ip").args(args.split(' ')).output().expect("ip (scripts/install.sh test)");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {args}: {said}(labs need root)");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Kills what runs in a namespace and deletes it; never panics, because it also runs while a test fails.
@@ -187,7 +193,7 @@ fn remove(namespace: &str) {
 
 /// Removes what test processes left that did not live to clean up (kill -9).
 fn sweep() {
-    for line in run("ip", &["netns", "list"]).lines() {
+    for line in ip("netns list").lines() {
         let namespace = line.split(' ').next().unwrap_or_default();
         let Some(owner) = namespace.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()) else {
             continue;
@@ -207,14 +213,13 @@ fn is_test_process(pid: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::{LIMIT, wait_for};
-    use std::time::Duration;
+    use crate::support::{PATIENCE, wait_for};
 
     /// Whether one host reaches another, by one ping that waits a second.
     fn reaches(from: &Host, to: &Host) -> bool {
         let script = format!("exec 3<>/dev/tcp/{}/9", to.address);
-        let mut probe = from.start("probe", Path::new("timeout"), &["1", "bash", "-c", &script]);
-        probe.wait_at_most(Duration::from_secs(10));
+        let mut probe = from.start("probe", "timeout", &["1", "bash", "-c", &script]);
+        probe.wait(PATIENCE);
         // Nobody listens on port 9: a host that is there answers with a refusal.
         probe.output().contains("refused")
     }
@@ -243,15 +248,15 @@ mod tests {
             let mut lab = Lab::new();
             let host = lab.host("a");
             // In a session of its own and without a guard: only the lab can end it.
-            host.start("sleep", Path::new("setsid"), &["-f", "sleep", "600"]).succeed_within(LIMIT);
-            let pid = wait_for("the sleeper", || {
-                run("ip", &["netns", "pids", &host.namespace]).lines().next().map(str::to_owned)
+            host.start("sleep", "setsid", &["-f", "sleep", "600"]).wait(PATIENCE);
+            let pid = wait_for("the sleeper", PATIENCE, || {
+                ip(&format!("netns pids {}", host.namespace)).lines().next().map(str::to_owned)
             });
             std::panic::panic_any((lab.name.clone(), pid));
         });
         let payload = panicked.join().expect_err("the panic");
         let (name, pid) = payload.downcast_ref::<(String, String)>().expect("name and process");
-        assert!(!run("ip", &["netns", "list"]).contains(name.as_str()));
-        wait_for("the end of the sleeper", || (!Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
+        assert!(!ip("netns list").contains(name.as_str()));
+        wait_for("the end of the sleeper", PATIENCE, || (!Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
     }
 }

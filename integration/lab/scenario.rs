@@ -1,7 +1,7 @@
 //! The judges on hosts of a lab: a generator, counting sinks, and the verdict over both.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 use tributary::bench::journal::Debts;
@@ -9,7 +9,7 @@ use tributary::bench::oracle::{Bounds, Verdict, judge};
 use tributary::bench::tally::Tally;
 
 use super::network::Host;
-use crate::support::{LIMIT, Process, binary, wait_for};
+use crate::support::{BINARY, PATIENCE, Running, read_json, wait_for};
 
 /// Port of every sink and forwarder: each has an address of its own.
 pub const PORT: u16 = 24224;
@@ -19,7 +19,7 @@ pub struct Sink {
     /// Where it runs.
     pub host: Host,
     /// The process, to be frozen or killed.
-    pub process: Process,
+    pub process: Running,
 }
 
 impl Sink {
@@ -28,19 +28,19 @@ impl Sink {
         let bind = format!("{}:{PORT}", host.address);
         let (status, seen) = (text(&host.file("status")), text(&host.file("seen")));
         let fixed = ["bench", "sink", "--bind", &bind, "--status", &status, "--seen", &seen];
-        let process = host.start("sink", &binary(), &[&fixed, args].concat());
-        wait_for("a sink's first status", || fs::metadata(&status).ok());
+        let process = host.start("sink", BINARY, &[&fixed, args].concat());
+        wait_for("a sink's first status", PATIENCE, || fs::metadata(&status).ok());
         Self { host: host.clone(), process }
     }
 
     /// Its figures, at most a fifth of a second old while it runs.
     pub fn status(&self) -> Value {
-        read_json(&self.host.file("status"))
+        read_json(&self.host.file("status")).unwrap_or_default()
     }
 
     /// Ends it; everything it saw.
     pub fn finish(&mut self) -> Tally {
-        self.process.stop();
+        self.process.terminate(PATIENCE);
         let seen = fs::read(self.host.file("seen")).expect("the sink's seen set");
         Tally::load(seen.as_slice()).expect("a whole seen set")
     }
@@ -49,7 +49,7 @@ impl Sink {
 /// A `bench send` on a host.
 pub struct Generator {
     host: Host,
-    process: Process,
+    process: Running,
 }
 
 impl Generator {
@@ -58,13 +58,13 @@ impl Generator {
         let (target, port) = (to.address.to_string(), PORT.to_string());
         let (status, journal) = (text(&host.file("status")), text(&host.file("journal")));
         let fixed = ["bench", "send", "--host", &target, "--port", &port, "--status", &status, "--journal", &journal];
-        let process = host.start("send", &binary(), &[&fixed, args].concat());
+        let process = host.start("send", BINARY, &[&fixed, args].concat());
         Self { host: host.clone(), process }
     }
 
     /// Its figures, at most a fifth of a second old while it runs; null before the first.
     pub fn status(&self) -> Value {
-        read_json(&self.host.file("status"))
+        read_json(&self.host.file("status")).unwrap_or_default()
     }
 
     /// Events acknowledged so far.
@@ -74,7 +74,8 @@ impl Generator {
 
     /// Waits until everything is sent and acknowledged; its figures.
     pub fn finish(&mut self) -> Value {
-        self.process.succeed_within(3 * LIMIT);
+        let status = self.process.wait(3 * PATIENCE);
+        assert!(status.success(), "the generator ended with {status}");
         self.status()
     }
 
@@ -92,13 +93,13 @@ pub fn verdict(generator: &Generator, seen: &[&Tally], max_repeats: u64) -> Verd
 }
 
 /// A tributary on a host, with the configuration as text; waits until it listens on [`PORT`].
-pub fn forwarder(host: &Host, configuration: &str) -> Process {
+pub fn forwarder(host: &Host, configuration: &str) -> Running {
     let file = host.file("tributary.conf");
     fs::write(&file, configuration).expect("configuration file");
-    let mut process = host.start("tributary", &binary(), &["-c", &text(&file)]);
-    wait_for("the forwarder's listener", || {
-        assert!(process.try_wait().is_none(), "tributary ended while starting");
-        listens(process.id()).then_some(())
+    let mut process = host.start("tributary", BINARY, &["-c", &text(&file)]);
+    wait_for("the forwarder's listener", PATIENCE, || {
+        assert!(process.ended().is_none(), "tributary ended while starting");
+        listens(process.pid()).then_some(())
     });
     process
 }
@@ -113,11 +114,6 @@ fn listens(pid: u32) -> bool {
     })
 }
 
-fn read_json(path: &Path) -> Value {
-    // The file is replaced by a rename, so it is whole or not there yet.
-    fs::read(path).map_or(Value::Null, |bytes| serde_json::from_slice(&bytes).expect("JSON of a status file"))
-}
-
-fn text(path: &PathBuf) -> String {
+fn text(path: &Path) -> String {
     path.to_str().expect("a path in UTF-8").into()
 }

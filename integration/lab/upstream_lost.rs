@@ -3,13 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::network::{Cut, Host, Lab};
 use super::scenario::{Generator, PORT, Sink, forwarder, verdict};
 use super::timeline::{Reading, Timeline};
-use crate::support::{LIMIT, wait_for};
+use crate::support::{PATIENCE, wait_for};
 
 const RATE: u64 = 20_000;
 const EVENTS: u64 = 400_000;
@@ -52,30 +51,24 @@ fn lose_one_of_three(loss: Loss, deadline: Duration) {
     let (sender, middle) = (lab.host("sender"), lab.host("middle"));
     let hosts = ["one", "two", "lost"].map(|name| lab.host(name));
     let mut healthy = [Sink::start(&hosts[0], &[]), Sink::start(&hosts[1], &[])];
-    let lost = match loss {
+    let mut lost = match loss {
         Loss::Hanging => Sink::start(&hosts[2], &["--behaviour", "accept-and-hang"]),
         Loss::Dropped | Loss::Frozen => Sink::start(&hosts[2], &[]),
     };
     let forwarder = forwarder(&middle, &configuration(&middle.file("buffer"), &hosts));
-    let timeline = Timeline::start(&sender, &hosts.each_ref(), forwarder.id());
+    let timeline = Timeline::start(&sender, &hosts.each_ref(), forwarder.pid());
     let (events, rate) = (EVENTS.to_string(), RATE.to_string());
     let load = ["--events", &events, "--rate", &rate, "--batch", "200"];
     let mut generator = Generator::start(&sender, &middle, &load);
 
-    wait_for("the load", || (generator.acknowledged() >= BEFORE_LOSS).then_some(()));
-    let cut_off = match loss {
-        Loss::Dropped => Some(hosts[2].cut(Cut::Drop)),
-        Loss::Frozen => {
-            lost.process.signal(Signal::SIGSTOP);
-            None
-        }
-        Loss::Hanging => None,
-    };
+    wait_for("the load", PATIENCE, || (generator.acknowledged() >= BEFORE_LOSS).then_some(()));
+    let cut_off = matches!(loss, Loss::Dropped).then(|| hosts[2].cut(Cut::Drop));
+    let frozen = matches!(loss, Loss::Frozen).then(|| lost.process.freeze());
     let lost_at = timeline.mark("one upstream is lost");
     let sent = generator.finish();
     timeline.mark("everything is sent and acknowledged");
     let before: u64 = lost.status()["distinct"].as_u64().unwrap_or(0);
-    wait_for("everything at the healthy two", || {
+    wait_for("everything at the healthy two", PATIENCE, || {
         let there = healthy.iter().map(|sink| sink.status()["distinct"].as_u64().unwrap_or(0)).sum::<u64>();
         (there + before >= EVENTS).then_some(())
     });
@@ -87,11 +80,7 @@ fn lose_one_of_three(loss: Loss, deadline: Duration) {
     }
     assert_nothing_else_waited(&timeline.readings(), lost_at + deadline + GRACE);
     assert_eq!(sent["resends"], 0, "the generator never had to send again");
-    drop(cut_off);
-    if matches!(loss, Loss::Frozen) {
-        lost.process.signal(Signal::SIGCONT);
-    }
-    let mut lost = lost;
+    drop((cut_off, frozen));
     let lost_seen = lost.finish();
     let seen = healthy.each_mut().map(Sink::finish);
     // What was in flight when it was lost may have been read there too, or be read when it comes back.
@@ -146,4 +135,4 @@ fn milliseconds(value: &Value) -> Duration {
 
 // The scenario must outlast the longest deadline.
 const _: () = assert!(EVENTS / RATE > BEFORE_LOSS / RATE + SEND_DEADLINE.as_secs() + 3);
-const _: () = assert!(LIMIT.as_secs() > EVENTS / RATE);
+const _: () = assert!(PATIENCE.as_secs() > EVENTS / RATE);

@@ -3,6 +3,8 @@
 //!
 //! An output must not know inputs, and never touches a chunk's files.
 
+pub mod out_forward;
+
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
