@@ -3,3 +3,4 @@ mod cli;
 mod judges;
 mod lab;
 mod support;
+mod tidy;
