@@ -17,7 +17,11 @@ const MAIN_LINES_MAX: usize = 12;
 /// Room, what it must not name, why.
 const BANS: &[(&str, &[&str], &str)] = &[
     ("src/event", IO, "the traveller knows no sockets, files or tasks"),
-    ("src/event", &["crate::input", "crate::output", "crate::buffer", "crate::pipeline"], "it is known by all"),
+    (
+        "src/event",
+        &["crate::input", "crate::output", "crate::buffer", "crate::pipeline"],
+        "it is known by all",
+    ),
     ("src/forward", IO, "the wire protocol is a pure function over bytes"),
     ("src/router", IO, "label and tag decide, nothing else"),
     ("src/router", &["crate::output", "crate::pipeline"], "the router knows no plugin"),
@@ -26,9 +30,21 @@ const BANS: &[(&str, &[&str], &str)] = &[
     ("src/formatter", IO, "a formatter makes text and does not know where it goes"),
     ("src/config", IO, "text becomes typed configuration without touching anything"),
     ("src/config", &["crate::input", "crate::output", "crate::filter"], "the language knows no plugin"),
-    ("src/buffer", &["std::fs", "tokio::fs", "std::net", "tokio::net"], "only storage.rs calls the file system"),
-    ("src/buffer", &["crate::input", "crate::output"], "a buffer knows neither where events come from nor go to"),
-    ("src/input", &["crate::output", "crate::buffer"], "an input learns from the router whether it may confirm"),
+    (
+        "src/buffer",
+        &["std::fs", "tokio::fs", "std::net", "tokio::net"],
+        "only storage.rs calls the file system",
+    ),
+    (
+        "src/buffer",
+        &["crate::input", "crate::output"],
+        "a buffer knows neither where events come from nor go to",
+    ),
+    (
+        "src/input",
+        &["crate::output", "crate::buffer"],
+        "an input learns from the router whether it may confirm",
+    ),
     ("src/output", &["crate::input"], "an output must not know inputs"),
     ("src/net", &["crate::forward", "crate::input", "crate::output"], "sockets know no messages"),
     ("src/bench", &["crate::forward"], "the judges share no code with what they judge"),
@@ -85,7 +101,9 @@ fn code_lines(path: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let tests = lines.windows(2).position(|two| two[0] == "#[cfg(test)]" && two[1].starts_with("mod "));
     let code = &lines[..tests.unwrap_or(lines.len())];
-    code.iter().map(|line| if line.trim_start().starts_with("//") { String::new() } else { (*line).into() }).collect()
+    code.iter()
+        .map(|line| if line.trim_start().starts_with("//") { String::new() } else { (*line).into() })
+        .collect()
 }
 
 fn assert_none(rule: &str, broken: &[String]) {
@@ -96,11 +114,13 @@ fn assert_none(rule: &str, broken: &[String]) {
 fn rooms_name_only_what_they_may() {
     let mut broken = Vec::new();
     for source in sources("src") {
-        for (room, tokens, why) in BANS.iter().filter(|(room, ..)| source.path.starts_with(&format!("{room}/"))) {
+        for (room, tokens, why) in
+            BANS.iter().filter(|(room, ..)| source.path.starts_with(&format!("{room}/")))
+        {
             for (number, line) in source.code.iter().enumerate() {
-                broken.extend(named(line, tokens).filter(|token| !is_exception(&source.path, token)).map(|token| {
-                    format!("{}:{}: {room} must not name {token}: {why}", source.path, number + 1)
-                }));
+                broken.extend(named(line, tokens).filter(|token| !is_exception(&source.path, token)).map(
+                    |token| format!("{}:{}: {room} must not name {token}: {why}", source.path, number + 1),
+                ));
             }
         }
     }
@@ -127,7 +147,8 @@ fn contains_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         let after = line[at + path.len()..].chars().next();
-        !before.is_some_and(|c| is_word(c) || c == ':') && (path.ends_with("::") || !after.is_some_and(is_word))
+        !before.is_some_and(|c| is_word(c) || c == ':')
+            && (path.ends_with("::") || !after.is_some_and(is_word))
     })
 }
 
@@ -154,7 +175,8 @@ fn functions_are_short() {
 #[test]
 fn files_are_short() {
     let files = sources("src").into_iter().chain(sources("integration"));
-    let long = files.map(|source| (source.path, source.code.len())).filter(|(_, lines)| *lines > FILE_LINES_MAX);
+    let long =
+        files.map(|source| (source.path, source.code.len())).filter(|(_, lines)| *lines > FILE_LINES_MAX);
     ratchet("long_files.txt", &long.collect(), FILE_LINES_MAX);
 }
 
@@ -184,7 +206,8 @@ fn functions(text: &str) -> Vec<(String, usize)> {
 /// Compares what is too long with the committed list: nothing new, nothing longer, nothing that is short by now.
 fn ratchet(list: &str, long: &BTreeMap<String, usize>, limit: usize) {
     let path = format!("integration/tidy/{list}");
-    let text = std::fs::read_to_string(project().join(&path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let text =
+        std::fs::read_to_string(project().join(&path)).unwrap_or_else(|error| panic!("{path}: {error}"));
     let listed: BTreeMap<&str, usize> = text
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
@@ -195,7 +218,9 @@ fn ratchet(list: &str, long: &BTreeMap<String, usize>, limit: usize) {
     for (name, lines) in long {
         match listed.get(name.as_str()) {
             None => broken.push(format!("{name}: {lines} lines, at most {limit}")),
-            Some(known) if lines > known => broken.push(format!("{name}: grew from {known} to {lines} lines")),
+            Some(known) if lines > known => {
+                broken.push(format!("{name}: grew from {known} to {lines} lines"))
+            }
             Some(_) => {}
         }
     }
@@ -224,7 +249,9 @@ fn nothing_is_skipped_unsafe_or_silenced_without_reason() {
             if contains_path(code, forbidden) {
                 broken.push(format!("{place}: {forbidden} belongs in crates/kafka-rustls"));
             }
-            if code.contains(concat!("[", "allow(")) && !source.text.lines().skip(number).take(6).any(has_reason) {
+            if code.contains(concat!("[", "allow("))
+                && !source.text.lines().skip(number).take(6).any(has_reason)
+            {
                 broken.push(format!("{place}: allow needs a reason = \"...\""));
             }
         }
@@ -279,7 +306,8 @@ fn every_plugin_file_is_in_its_table() {
 
 /// Every table's entries: station, names, parameters.
 fn tables() -> Vec<(&'static str, &'static [&'static str], &'static SectionSpec)> {
-    let formatters = tributary::formatter::FORMATTERS.iter().map(|plugin| ("formatter", plugin.names, plugin.spec));
+    let formatters =
+        tributary::formatter::FORMATTERS.iter().map(|plugin| ("formatter", plugin.names, plugin.spec));
     formatters.collect()
 }
 
@@ -367,6 +395,7 @@ fn the_rules_see_what_they_are_made_for() {
     assert_eq!(found, ["std::fs"]);
     let text = "impl A {\n    pub(crate) async fn long(\n        &self,\n    ) {\n        body\n    }\n}\nfn short() {}\n";
     assert_eq!(functions(text), [("long".to_owned(), 5)]);
-    let code = code_lines("src/a.rs", "use a;\n// tokio::x\n#[cfg(test)]\nmod tests {\n    use tokio::x;\n}\n");
+    let code =
+        code_lines("src/a.rs", "use a;\n// tokio::x\n#[cfg(test)]\nmod tests {\n    use tokio::x;\n}\n");
     assert_eq!(code, ["use a;", ""]);
 }
