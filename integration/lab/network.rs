@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::support::Running;
+use crate::support::{Process, binary, run};
 
 /// First part of every namespace's name: `tributary-PID-LAB-HOST`.
 const PREFIX: &str = "tributary-";
@@ -115,9 +115,13 @@ impl Host {
 
     /// Starts a program on this host; its output goes to `HOST-NAME.log` in the lab's folder. `ip netns exec` is
     /// replaced by the program, so the process id is the program's own.
-    pub fn start(&self, name: &str, program: &str, args: &[&str]) -> Running {
-        let output = self.file(&format!("{name}.log"));
-        Running::start(&format!("{name} on {}", self.name), self.command(program).args(args), &output)
+    pub fn start(&self, name: &str, program: &str, args: &[&str]) -> Process {
+        Process::start(&self.folder, &format!("{}-{name}", self.name), self.command(program).args(args))
+    }
+
+    /// Starts the binary under test on this host.
+    pub fn tributary(&self, name: &str, args: &[&str]) -> Process {
+        self.start(name, binary().to_str().expect("a path in UTF-8"), args)
     }
 
     /// A file of this host in the lab's folder.
@@ -170,12 +174,9 @@ impl Drop for CutOff {
     }
 }
 
-/// Runs `ip`; its standard output. Anything but success fails the scenario with the reason.
+/// Runs `ip` (scripts/install.sh test; labs need root); its standard output.
 fn ip(args: &str) -> String {
-    let output = Command::new("ip").args(args.split(' ')).output().expect("ip (scripts/install.sh test)");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {args}: {said}(labs need root)");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    run("ip", &args.split(' ').collect::<Vec<_>>())
 }
 
 /// Kills what runs in a namespace and deletes it; never panics, because it also runs while a test fails.
@@ -213,13 +214,13 @@ fn is_test_process(pid: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::{PATIENCE, wait_for};
+    use crate::support::{LIMIT, wait_for};
 
     /// Whether one host reaches another, by one ping that waits a second.
     fn reaches(from: &Host, to: &Host) -> bool {
         let script = format!("exec 3<>/dev/tcp/{}/9", to.address);
         let mut probe = from.start("probe", "timeout", &["1", "bash", "-c", &script]);
-        probe.wait(PATIENCE);
+        probe.wait_at_most(LIMIT);
         // Nobody listens on port 9: a host that is there answers with a refusal.
         probe.output().contains("refused")
     }
@@ -248,8 +249,8 @@ mod tests {
             let mut lab = Lab::new();
             let host = lab.host("a");
             // In a session of its own and without a guard: only the lab can end it.
-            host.start("sleep", "setsid", &["-f", "sleep", "600"]).wait(PATIENCE);
-            let pid = wait_for("the sleeper", PATIENCE, || {
+            host.start("sleep", "setsid", &["-f", "sleep", "600"]).wait_at_most(LIMIT);
+            let pid = wait_for("the sleeper", || {
                 ip(&format!("netns pids {}", host.namespace)).lines().next().map(str::to_owned)
             });
             std::panic::panic_any((lab.name.clone(), pid));
@@ -257,7 +258,7 @@ mod tests {
         let payload = panicked.join().expect_err("the panic");
         let (name, pid) = payload.downcast_ref::<(String, String)>().expect("name and process");
         assert!(!ip("netns list").contains(name.as_str()));
-        wait_for("the end of the sleeper", PATIENCE, || {
+        wait_for("the end of the sleeper", || {
             (!Path::new(&format!("/proc/{pid}")).exists()).then_some(())
         });
     }
