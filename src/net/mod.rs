@@ -1,1 +1,4 @@
-//! (being built)
+//! Sockets: listening, dialling, deadlines. Knows no protocol.
+
+pub mod dial;
+pub mod resolve;
