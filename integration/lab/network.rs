@@ -258,8 +258,6 @@ mod tests {
         let payload = panicked.join().expect_err("the panic");
         let (name, pid) = payload.downcast_ref::<(String, String)>().expect("name and process");
         assert!(!ip("netns list").contains(name.as_str()));
-        wait_for("the end of the sleeper", || {
-            (!Path::new(&format!("/proc/{pid}")).exists()).then_some(())
-        });
+        wait_for("the end of the sleeper", || (!Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
     }
 }
