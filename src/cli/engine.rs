@@ -117,8 +117,10 @@ impl Running {
         if left.is_empty() {
             return "no chunk is left in buffers".to_owned();
         }
-        let shown: Vec<String> =
-            left.iter().map(|buffer| format!("{} chunks ({} bytes) in {}", buffer.chunks, buffer.bytes, buffer.id)).collect();
+        let shown: Vec<String> = left
+            .iter()
+            .map(|buffer| format!("{} chunks ({} bytes) in {}", buffer.chunks, buffer.bytes, buffer.id))
+            .collect();
         format!("left in buffers: {}", shown.join(", "))
     }
 }

@@ -10,9 +10,9 @@ use tracing::{error, info, warn};
 
 use super::args::RunArgs;
 use super::engine::{self, Additions, Loaded, Running};
-use crate::pipeline::ProcessInfo;
 use super::{EXIT_CONFIGURATION, EXIT_FAILURE};
 use crate::config::Diagnostics;
+use crate::pipeline::ProcessInfo;
 use crate::process::signals::{self, Request, Signals};
 use crate::process::{self, Identity, PidFile};
 use crate::telemetry::log::{self, Level, Logger, SUPERVISOR, Target};

@@ -18,8 +18,8 @@ use super::Buffering;
 use super::retry::{RetryKind, RetryPolicy};
 use super::runner::RunnerConfig;
 use crate::buffer::{
-    FLUSH_INTERVAL,    BufferConfig, BufferKind, ChunkKeys, FileConfig, FlushMode, FlushRules, Fsync, OverflowAction, Splitter,
-    Timekey, TimekeyFlush, Zone,
+    BufferConfig, BufferKind, ChunkKeys, FLUSH_INTERVAL, FileConfig, FlushMode, FlushRules, Fsync,
+    OverflowAction, Splitter, Timekey, TimekeyFlush, Zone,
 };
 use crate::config::{Diagnostics, Element, FsyncPolicy, OctalMode, Seconds, SizeBytes, SystemConfig};
 use crate::{config_enum, params};
@@ -219,7 +219,9 @@ impl Reader<'_> {
         let buffer = match kind {
             "memory" => Some(BufferConfig::memory(self.context.plugin_id)),
             "file" => self.file(diagnostics),
-            "file_single" => self.fault(diagnostics, "buffer type 'file_single' is not built yet", "memory, file"),
+            "file_single" => {
+                self.fault(diagnostics, "buffer type 'file_single' is not built yet", "memory, file")
+            }
             other => self.fault(diagnostics, format!("Unknown buffer plugin '{other}'"), "memory, file"),
         };
         let (keys, mut buffer) = (keys?, buffer?);
@@ -316,7 +318,11 @@ impl Reader<'_> {
             );
         };
         if unit <= 0 {
-            return self.fault(diagnostics, format!("timekey should be greater than 0, got {unit}"), "1s or more");
+            return self.fault(
+                diagnostics,
+                format!("timekey should be greater than 0, got {unit}"),
+                "1s or more",
+            );
         }
         let zone = match self.params.timekey_zone.as_deref() {
             _ if self.params.timekey_use_utc => Zone::Fixed(0),
@@ -341,7 +347,8 @@ impl Reader<'_> {
             FlushModeChoice::Immediate => FlushMode::Immediate,
         };
         if params.flush_interval.is_some() && mode != FlushMode::Interval {
-            let message = "'flush_interval' can't be specified when 'flush_mode' is not 'interval' explicitly: ";
+            let message =
+                "'flush_interval' can't be specified when 'flush_mode' is not 'interval' explicitly: ";
             if params.flush_mode == FlushModeChoice::Default {
                 diagnostics.warning(&self.section.span, format!("{message}'flush_interval' is ignored"));
             } else {

@@ -195,8 +195,7 @@ mod tests {
 
     #[test]
     fn max_interval_caps_and_forever_never_ends() {
-        let list =
-            pauses(RetryPolicy { forever: true, max_interval: Some(seconds(30)), ..policy() }, 10_000);
+        let list = pauses(RetryPolicy { forever: true, max_interval: Some(seconds(30)), ..policy() }, 10_000);
         assert_eq!(list.len(), 10_000);
         assert_eq!(list[9_999], 30.0);
     }

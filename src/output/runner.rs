@@ -71,8 +71,7 @@ impl Runner {
         config: RunnerConfig,
     ) -> Self {
         let count = config.flush_thread_count * output.chunks_in_flight_per_thread().max(1);
-        let state =
-            State { retry: Retry::new(config.retry.clone()), trying: false, refused: HashMap::new() };
+        let state = State { retry: Retry::new(config.retry.clone()), trying: false, refused: HashMap::new() };
         let shared = Arc::new(Shared {
             plugin_id,
             output,

@@ -9,11 +9,11 @@ use super::{BuildError, Category, Overview, PluginView};
 use crate::buffer;
 use crate::config::SystemConfig;
 use crate::input::{Input, InputContext};
+use crate::output::OutputContext;
 use crate::output::buffered::BufferedSink;
 use crate::output::direct::DirectSink;
 use crate::output::out_copy::{CopySink, Store};
 use crate::output::runner::Runner;
-use crate::output::OutputContext;
 use crate::router::{Entrance, ErrorStream, FilterStation, Labels, Router, Rule, RuleAction, Sink};
 
 /// The label whose unmatched tags are silent.
@@ -148,7 +148,10 @@ impl Builder<'_> {
             plugin_id: identity.id.clone(),
             metrics: Arc::clone(&metrics),
             system: Arc::clone(&self.system),
-            chunk_keys: settings.as_ref().map(|settings| settings.splitter.keys().clone()).unwrap_or_default(),
+            chunk_keys: settings
+                .as_ref()
+                .map(|settings| settings.splitter.keys().clone())
+                .unwrap_or_default(),
         };
         let built = config.build(context).map_err(|error| self.fail(&identity, &error.0));
         let buffer = match &settings {
@@ -230,7 +233,8 @@ impl Builder<'_> {
     }
 
     fn fail(&mut self, identity: &Identity, text: &str) {
-        self.faults.push(BuildError(format!("{}: {} {}: {text}", identity.place, identity.type_name, identity.id)));
+        self.faults
+            .push(BuildError(format!("{}: {} {}: {text}", identity.place, identity.type_name, identity.id)));
     }
 }
 
@@ -251,6 +255,8 @@ fn log_adding(what: &str, type_name: &str, pattern: Option<&str>, label: Option<
             r#type = type_name,
             "adding {what}{place}"
         ),
-        None => tracing::info!(target: crate::telemetry::log::SUPERVISOR, r#type = type_name, "adding {what}"),
+        None => {
+            tracing::info!(target: crate::telemetry::log::SUPERVISOR, r#type = type_name, "adding {what}")
+        }
     }
 }

@@ -112,7 +112,8 @@ impl Running {
     pub async fn stop(mut self, limit: Duration) -> StopSummary {
         let now = Instant::now();
         let inputs_deadline = now + limit.mul_f64(INPUT_SHARE);
-        let stopped = timeout_at(inputs_deadline, join_all(self.inputs.iter_mut().map(|input| input.stop()))).await;
+        let stopped =
+            timeout_at(inputs_deadline, join_all(self.inputs.iter_mut().map(|input| input.stop()))).await;
         if stopped.is_err() {
             tracing::warn!("inputs did not stop in time; what they had not confirmed will be sent again");
         }

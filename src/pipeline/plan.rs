@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{
-    Diagnostics, Directive, DirectiveKind, Document, Element, FromConfig, MASK, Reserved, SectionSpec, SystemConfig,
-    looks_secret,
+    Diagnostics, Directive, DirectiveKind, Document, Element, FromConfig, MASK, Reserved, SectionSpec,
+    SystemConfig, looks_secret,
 };
 use crate::filter::{FILTERS, Filter};
 use crate::input::{INPUTS, InputConfig};
@@ -258,7 +258,8 @@ impl Checker<'_> {
         element: &Element,
         known: impl Iterator<Item = &'static &'static str>,
     ) {
-        let span = element.param("@type").or_else(|| element.param("type")).map_or(&element.span, |p| &p.span);
+        let span =
+            element.param("@type").or_else(|| element.param("type")).map_or(&element.span, |p| &p.span);
         self.diagnostics
             .fault(span, format!("Unknown {kind} plugin '{name}'. tributary has no such plugin"))
             .suggest(name, known.copied());

@@ -148,13 +148,7 @@ struct Group {
 }
 
 impl Dispatch {
-    fn add(
-        &mut self,
-        place: usize,
-        arrival: Arrival,
-        filters: &[Arc<FilterStation>],
-        sink: &Arc<dyn Sink>,
-    ) {
+    fn add(&mut self, place: usize, arrival: Arrival, filters: &[Arc<FilterStation>], sink: &Arc<dyn Sink>) {
         let Arrival { mut stream, sender_chunk } = arrival;
         let rejected_before = self.rejected.len();
         for station in filters {
@@ -200,11 +194,8 @@ impl Sink for Router {
         let rejected = std::mem::take(&mut dispatch.rejected);
         let errors = if rejected.is_empty() { None } else { self.errors.send(rejected) };
         let count = dispatch.answers;
-        let (places, pending): (Vec<_>, Vec<_>) = dispatch
-            .groups
-            .into_iter()
-            .map(|group| (group.places, group.sink.emit(group.arrivals)))
-            .unzip();
+        let (places, pending): (Vec<_>, Vec<_>) =
+            dispatch.groups.into_iter().map(|group| (group.places, group.sink.emit(group.arrivals))).unzip();
         Box::pin(async move {
             let mut answers: Answers = vec![Ok(()); count];
             for (places, results) in places.into_iter().zip(join_all(pending).await) {
