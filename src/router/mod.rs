@@ -5,7 +5,6 @@
 mod error_stream;
 mod label;
 pub mod pattern;
-pub mod pattern;
 mod rules;
 mod sink;
 mod unmatched;
