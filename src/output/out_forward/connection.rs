@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::Interest;
@@ -25,6 +26,8 @@ const PIPELINE_CHUNKS_MAX: usize = 8;
 const PIPELINE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Slices given to one write call.
 const SLICES_MAX: usize = 64;
+/// Send progress is reported to the fleet at most this often.
+const PROGRESS_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes read at once; acks are short.
 const READ_BYTES: usize = 4 * 1024;
 
@@ -121,6 +124,7 @@ impl Connection {
             next_key: 0,
             idle_since: now,
             opened_at: now,
+            reported_at: now,
         };
         tokio::spawn(driver.run());
         connection
@@ -228,6 +232,7 @@ struct Driver {
     next_key: u64,
     idle_since: Instant,
     opened_at: Instant,
+    reported_at: Instant,
 }
 
 impl Driver {
@@ -351,7 +356,12 @@ impl Driver {
             left -= piece.len();
             self.outgoing.pop_front();
         }
-        for key in self.exchange.wrote(length as u64, Instant::now()) {
+        let now = Instant::now();
+        if now >= self.reported_at + PROGRESS_REPORT_INTERVAL {
+            self.reported_at = now;
+            self.node.progressed(now);
+        }
+        for key in self.exchange.wrote(length as u64, now) {
             self.settle(key, Ok(Delivered::Sent));
         }
     }
