@@ -130,6 +130,89 @@ fn a_missing_configuration_starts_nothing() {
     assert_eq!(tributary(&["check", "/no/such/fluent.conf"]).status.code(), Some(1));
 }
 
+/// Four faults and a warning in two files.
+fn directory_with_faults() -> tempfile::TempDir {
+    let directory = directory_with(
+        "<source>\n  type sample\n  @label @NOWHERE\n</source>\n<match a.**>\n  @id twice\n  @type null\n</match>\n\
+         <match b.**>\n  @id twice\n  @type null\n</match>\n<filter **>\n</filter>\n@include more.inc\n",
+    );
+    fs::write(directory.path().join("more.inc"), "\n<match **>\n</match>\n").unwrap();
+    directory
+}
+
+/// `FILE:LINE` of every fault in [`directory_with_faults`].
+const FAULTS: [&str; 4] = ["fluent.conf:3: ", "fluent.conf:10: ", "fluent.conf:13: ", "more.inc:2: "];
+
+#[test]
+fn every_fault_is_named_with_its_place_and_nothing_starts() {
+    let directory = directory_with_faults();
+    let config = directory.path().join("fluent.conf");
+    let config = config.to_str().unwrap();
+    let output = tributary(&["-c", config, "--daemon", directory.path().join("pid").to_str().unwrap()]);
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(2), "{stdout}");
+    for place in FAULTS {
+        assert!(stdout.contains(place), "{place} is missing in\n{stdout}");
+    }
+    assert!(!stdout.contains("starting") && !directory.path().join("pid").exists(), "{stdout}");
+    assert_eq!(tributary(&["-c", config, "--dry-run"]).status.code(), Some(1));
+}
+
+#[test]
+fn check_ends_with_1_on_faults_and_with_strict_on_warnings() {
+    let directory = directory_with_faults();
+    let output = tributary(&["check", directory.path().join("fluent.conf").to_str().unwrap()]);
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{stdout}");
+    for place in FAULTS {
+        assert!(stdout.contains(&format!("{place}error: ")), "{place} is missing in\n{stdout}");
+    }
+    assert!(stdout.contains("fluent.conf:2: warning: 'type' is deprecated"), "{stdout}");
+    assert!(stdout.contains(" | <filter **>\n"), "the line itself: {stdout}");
+
+    let directory = directory_with("<match **>\n  type null\n</match>\n");
+    let config = directory.path().join("fluent.conf");
+    let config = config.to_str().unwrap();
+    assert_eq!(tributary(&["check", config]).status.code(), Some(0));
+    assert_eq!(tributary(&["check", config, "--strict"]).status.code(), Some(1));
+    let directory = directory_with(QUIET_CONFIGURATION);
+    let config = directory.path().join("fluent.conf");
+    assert_eq!(tributary(&["check", config.to_str().unwrap(), "--strict"]).status.code(), Some(0));
+}
+
+#[test]
+fn the_system_section_rules_the_log_and_the_command_line_goes_before_it() {
+    let directory = directory_with(&format!(
+        "<system>\n  log_level debug\n  suppress_config_dump\n  <log>\n    format json\n    path LOG\n  </log>\n</system>\n{QUIET_CONFIGURATION}"
+    ));
+    let (config, log) = (directory.path().join("fluent.conf"), directory.path().join("log"));
+    let configured = fs::read_to_string(&config).unwrap().replace("LOG", log.to_str().unwrap());
+    fs::write(&config, configured).unwrap();
+    let config = config.to_str().unwrap();
+    assert_eq!(tributary(&["--dry-run", "-c", config]).status.code(), Some(0));
+    let written = fs::read_to_string(&log).unwrap();
+    for line in written.lines() {
+        let object: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(object["level"], "info", "{written}");
+    }
+    assert!(written.contains("finished dry run mode") && !written.contains("ROOT"), "{written}");
+    // Quieter, and to the terminal.
+    fs::remove_file(&log).unwrap();
+    let output = tributary(&["--dry-run", "-c", config, "-q", "-o", "-"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), String::new()));
+    assert!(!log.exists());
+}
+
+#[test]
+fn an_inline_configuration_is_appended() {
+    let directory = directory_with(QUIET_CONFIGURATION);
+    let config = directory.path().join("fluent.conf");
+    let output =
+        tributary(&["--dry-run", "-c", config.to_str().unwrap(), "-i", "<system>\\n  workers 0\\n</system>"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains(":2: error: "), "{output:?}");
+}
+
 #[test]
 fn a_dry_run_starts_nothing_and_ends_with_0() {
     let directory = directory_with(QUIET_CONFIGURATION);
@@ -249,6 +332,10 @@ fn daemon_detaches_writes_its_pid_file_and_removes_it() {
     let files: Vec<&str> =
         limits.lines().find(|l| l.starts_with("Max open files")).unwrap().split_whitespace().collect();
     assert_eq!(files[3], files[4], "descriptor limit raised to the hard limit");
+    // The log's path was relative, too.
+    fs::rename(&log, directory.path().join("log.1")).unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGUSR1).unwrap();
+    wait_for("the new log file", || read().contains("force flushing").then_some(()));
     kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
     wait_for("the daemon to end", || (!Path::new(&format!("/proc/{pid}/exe")).exists()).then_some(()));
     wait_for("the pid file to go", || (!pid_file.exists()).then_some(()));
