@@ -15,8 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::exchange::{AckMeaning, AckMode, Exchange, PeerAcks, Verdict};
-use super::message::{AckError, AckReader, Message};
+use super::message::Message;
 use super::node::Node;
+use crate::forward::ack::{AckError, AckReader};
 use crate::net::dial;
 
 /// Chunks on one connection at once. Enough to hide the round trip and the peer's sync; each of them is sent again
@@ -66,6 +67,9 @@ pub enum ConnectionError {
     /// Something that is no ack.
     #[error("{0}")]
     NotAnAck(AckError),
+    /// The first step of the handshake instead of an ack.
+    #[error("the peer asks for a handshake (HELO), but no <security> is configured here")]
+    Handshake,
 }
 
 #[derive(Debug)]
@@ -207,7 +211,7 @@ enum End {
     /// Too old, idle, or nobody holds it any more; nothing was on it.
     Retired,
     /// The peer read to the end and closed, as asked.
-    ReadToEnd,
+    AllRead,
     /// The peer closed.
     Closed,
     /// It failed.
@@ -371,7 +375,7 @@ impl Driver {
         loop {
             match self.stream.try_read(&mut buffer) {
                 Ok(0) if self.exchange.end_confirms() && self.node.peer_acks() != PeerAcks::Acks => {
-                    return Err(End::ReadToEnd);
+                    return Err(End::AllRead);
                 }
                 Ok(0) => return Err(End::Closed),
                 Ok(length) => self.acks.push(buffer.get(..length).unwrap_or_default()),
@@ -387,7 +391,7 @@ impl Driver {
             let text = match self.acks.next_ack() {
                 Ok(Some(text)) => text,
                 Ok(None) => return Ok(()),
-                Err(error) => return Err(End::Failed(ConnectionError::NotAnAck(error))),
+                Err(error) => return Err(End::Failed(not_an_ack(error))),
             };
             match self.exchange.acknowledged(&text) {
                 AckMeaning::Confirms(key) => {
@@ -443,7 +447,7 @@ impl Driver {
         let reused = acks > 0 || (self.node.settings.exchange.mode == AckMode::Off && self.next_key > 1);
         let result = match end {
             End::Retired => Err(ConnectionError::Closed { reused: true }),
-            End::ReadToEnd => {
+            End::AllRead => {
                 self.node.read_to_end();
                 Ok(Delivered::Unconfirmed)
             }
@@ -465,6 +469,14 @@ impl Driver {
         while let Ok(order) = self.orders.try_recv() {
             let _ = order.reply.send(Err(ConnectionError::Closed { reused: true }));
         }
+    }
+}
+
+/// A peer that begins with HELO is worth a hint: its `<security>` is missing here.
+fn not_an_ack(error: AckError) -> ConnectionError {
+    match error {
+        AckError::NotAnAck(shown) if shown.contains("HELO") => ConnectionError::Handshake,
+        error => ConnectionError::NotAnAck(error),
     }
 }
 

@@ -245,6 +245,7 @@ impl Node {
             ConnectionError::Unanswered => (Evidence::Mute, "unanswered"),
             ConnectionError::ForeignAck => (Evidence::Mute, "foreign ack"),
             ConnectionError::NotAnAck(_) => (Evidence::Mute, "no ack"),
+            ConnectionError::Handshake => (Evidence::Mute, "handshake"),
         };
         if let Some(folded) = self.roster.admit(self.id, cause) {
             let (address, plugin_id) = (self.address, &self.roster.plugin_id);
