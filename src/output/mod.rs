@@ -8,7 +8,7 @@ pub mod buffered;
 pub mod direct;
 pub mod out_copy;
 mod out_file;
-pub mod out_forward;
+mod out_forward;
 mod out_null;
 pub mod out_relabel;
 mod out_stdout;
