@@ -1,1 +1,2 @@
 //! One test target for everything that needs processes, sockets or other programs. A missing peer is a failure.
+mod cli;

@@ -665,6 +665,7 @@ macro_rules! params {
                 diagnostics: &mut $crate::config::Diagnostics,
             ) -> Option<Self> {
                 const SPEC: &$crate::config::SectionSpec = &<$name>::SPEC;
+                #[allow(unused_mut, reason = "a section without fields reads nothing")]
                 let mut reader = $crate::config::param::SectionReader::new(element, SPEC, diagnostics);
                 $(let $argument: Option<$argument_type> = reader.argument();)?
                 $(let $field: Option<$type> = $crate::params!(@read

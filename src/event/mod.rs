@@ -5,6 +5,7 @@
 mod accessor;
 mod stream;
 mod tag;
+mod tagged;
 mod time;
 
 pub mod msgpack;
@@ -13,5 +14,6 @@ pub mod value;
 pub use accessor::{AccessorError, NotAContainer, RecordAccessor};
 pub use stream::{Entries, EventStream};
 pub use tag::Tag;
+pub use tagged::{ChunkEntries, with_tag};
 pub use time::EventTime;
 pub use value::Value;

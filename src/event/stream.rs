@@ -77,7 +77,7 @@ impl<'a> Iterator for Entries<'a> {
 
 /// Reads an integer or EventTime at `pos`; answers it and the offset after it.
 #[inline]
-fn read_time(bytes: &[u8], pos: usize) -> Option<(EventTime, usize)> {
+pub(super) fn read_time(bytes: &[u8], pos: usize) -> Option<(EventTime, usize)> {
     match msgpack::head(bytes, pos).ok()? {
         (Head::Int(seconds), at) => Some((EventTime::Int(seconds), at)),
         (Head::Ext(msgpack::EVENT_TIME_EXT, 8), at) => {

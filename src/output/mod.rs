@@ -81,6 +81,12 @@ pub trait Output: Send + Sync {
         Box::pin(async { Err(WriteError::Unrecoverable("this output needs a buffer".into())) })
     }
 
+    /// True when `write` needs the tag of each event although `tag` is no chunk key (out_file's lines show it). The
+    /// sink then stores entries as `[tag, time, record]` ([`crate::event::with_tag`]) instead of `[time, record]`.
+    fn wants_tag_in_entries(&self) -> bool {
+        false
+    }
+
     /// How many chunks may be in `write` at once per flush thread; above 1 means pipelining.
     fn chunks_in_flight_per_thread(&self) -> usize {
         1

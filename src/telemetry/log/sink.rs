@@ -55,7 +55,7 @@ fn open_append(path: &Path, mode: u32) -> io::Result<File> {
 
 enum Command {
     Line(String),
-    Flush(mpsc::Sender<()>),
+    Flush(SyncSender<()>),
 }
 
 /// The queue in front of a [`Destination`]. Until [`Sink::start_writer`] every line is written by its caller, which
@@ -187,7 +187,7 @@ impl Sink {
     /// Waits until all lines queued so far are written, at most `limit`; false when time ran out.
     pub(super) fn flush(&self, limit: Duration) -> bool {
         let Some(queue) = self.queue.get() else { return true };
-        let (done, wait) = mpsc::channel();
+        let (done, wait) = mpsc::sync_channel(1);
         // A full queue means a stuck destination; waiting for it is what `limit` is for, but `send` has no limit.
         queue.try_send(Command::Flush(done)).is_ok() && wait.recv_timeout(limit).is_ok()
     }

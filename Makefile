@@ -1,0 +1,32 @@
+# `make run` shows tributary at work, `make test` runs everything that CI runs. Both install what is missing.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+BINARY := target/release/tributary
+
+.PHONY: run build test fuzz clean help
+
+run: build ## build, start conf/quickstart.conf, show what arrives
+	@printf '\n  tributary listens on 127.0.0.1:24224 and prints each event as a line of JSON. Ctrl-C ends it.\n'
+	@printf '  To see an event of your own, type in another terminal, in this folder:\n\n'
+	@printf "    echo '{\"message\":\"hello\"}' | ./$(BINARY) cat my.tag\n\n"
+	@mkdir -p .cache/quickstart
+	@QUICKSTART_DIR="$(CURDIR)/.cache/quickstart" exec ./$(BINARY) -c conf/quickstart.conf
+
+build: ## install compilers where there are none, build the release binary
+	@scripts/install.sh build
+	cargo build --locked --release
+
+test: ## everything: format, lints, unit, integration, clients, faults, fuzz
+	@scripts/test.sh
+
+fuzz: ## each fuzz target for FUZZ_SECONDS (default ten minutes)
+	@scripts/install.sh fuzz
+	@scripts/fuzz.sh $(or $(FUZZ_SECONDS),600)
+
+clean: ## what was built and installed here
+	rm -rf target fuzz/target .cache
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile

@@ -1,0 +1,305 @@
+//! The real binary: options, exit codes, daemon, user, signals.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tributary");
+
+/// Waits for a condition; only a broken program gets near the limit.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const QUIET_CONFIGURATION: &str = "<match **>\n  @type null\n</match>\n";
+
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < LIMIT, "waited {LIMIT:?} for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn tributary(args: &[&str]) -> Output {
+    Command::new(BINARY).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A directory with a configuration, and a process that runs it with a log file.
+struct Running {
+    directory: tempfile::TempDir,
+    child: Child,
+}
+
+impl Running {
+    fn start(args: &[&str]) -> Self {
+        let directory = directory_with(QUIET_CONFIGURATION);
+        let child = Command::new(BINARY)
+            .arg("-c")
+            .arg(directory.path().join("fluent.conf"))
+            .arg("-o")
+            .arg(directory.path().join("log"))
+            .args(args)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let running = Self { directory, child };
+        running.wait_for_log("fluentd worker is now running worker=0");
+        running
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    fn wait_for_log(&self, words: &str) {
+        wait_for(words, || self.log().contains(words).then_some(()));
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    fn wait_for_exit(&mut self) -> Option<i32> {
+        wait_for("the process to end", || self.child.try_wait().unwrap()).code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Everybody may enter it, so that `--user nobody` can.
+fn directory_with(configuration: &str) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(directory.path().join("fluent.conf"), configuration).unwrap();
+    directory
+}
+
+#[test]
+fn version_and_help_end_with_0() {
+    let output = tributary(&["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).starts_with("tributary 0.1.0 ("), "{output:?}");
+    let output = tributary(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).contains("--suppress-repeated-stacktrace"));
+}
+
+#[test]
+fn unknown_options_and_stray_arguments_show_the_usage_and_end_with_1() {
+    for args in [&["--no-such-option"][..], &["stray"], &["-c"], &["check"]] {
+        let output = tributary(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let stdout = text(&output.stdout);
+        assert!(stdout.contains("Usage: tributary") && stdout.contains("\nerror: "), "{args:?}: {stdout}");
+    }
+}
+
+#[test]
+fn a_missing_configuration_starts_nothing() {
+    let output = tributary(&["-c", "/no/such/fluent.conf"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stdout).contains("/no/such/fluent.conf"), "{output:?}");
+    assert!(!text(&output.stdout).contains("starting"), "{output:?}");
+    // With a log file the terminal is told, too.
+    let directory = directory_with("");
+    let log = directory.path().join("log");
+    let output = tributary(&["-c", "/no/such/fluent.conf", "--log", log.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("/no/such/fluent.conf"), "{output:?}");
+    assert!(fs::read_to_string(&log).unwrap().contains("[error]: "));
+    assert_eq!(tributary(&["check", "/no/such/fluent.conf"]).status.code(), Some(1));
+}
+
+#[test]
+fn a_dry_run_starts_nothing_and_ends_with_0() {
+    let directory = directory_with(QUIET_CONFIGURATION);
+    let output = tributary(&["--dry-run", "-c", directory.path().join("fluent.conf").to_str().unwrap()]);
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{stdout}");
+    assert!(stdout.contains("[info]: parsing config file is succeeded path=\""), "{stdout}");
+    assert!(stdout.contains("[info]: finished dry run mode"), "{stdout}");
+    assert!(!stdout.contains("running"), "{stdout}");
+}
+
+#[test]
+fn term_and_int_stop_with_0_and_fluentds_words() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut running = Running::start(&[]);
+        running.signal(signal);
+        assert_eq!(running.wait_for_exit(), Some(0));
+        let log = running.log();
+        let words = [
+            "[info]: parsing config file is succeeded path=",
+            "[info]: using configuration file: <ROOT>",
+            "[info]: starting tributary-0.1.0 pid=",
+            "[info]: #0 starting fluentd worker pid=",
+            "[info]: #0 fluentd worker is now running worker=0",
+            "[info]: Received graceful stop",
+            "[info]: #0 fluentd worker is now stopping worker=0",
+            "[info]: #0 shutting down fluentd worker worker=0",
+            "[info]: Worker 0 finished with status 0",
+        ];
+        let mut rest = log.as_str();
+        for word in words {
+            let at =
+                rest.find(word).unwrap_or_else(|| panic!("{word:?} is missing or out of order in\n{log}"));
+            rest = &rest[at + word.len()..];
+        }
+        assert_eq!(rest.lines().count(), 1, "the last line says what is left:\n{log}");
+    }
+}
+
+#[test]
+fn usr1_opens_the_log_file_again() {
+    let mut running = Running::start(&[]);
+    fs::rename(running.path("log"), running.path("log.1")).unwrap();
+    running.signal(Signal::SIGUSR1);
+    running.wait_for_log("force flushing buffered events");
+    assert!(!fs::read_to_string(running.path("log.1")).unwrap().contains("force flushing"));
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.wait_for_exit(), Some(0));
+    assert!(running.log().contains("Worker 0 finished"));
+}
+
+#[test]
+fn hup_usr2_cont_and_winch_are_answered_and_do_not_kill() {
+    let mut running = Running::start(&[]);
+    for (signal, words) in [
+        (Signal::SIGHUP, "SIGHUP: reading the configuration again is not built"),
+        (Signal::SIGUSR2, "SIGUSR2: reloading the configuration is not built"),
+        (Signal::SIGWINCH, "SIGWINCH: "),
+        (Signal::SIGCONT, "SIGCONT: dump written path="),
+    ] {
+        running.signal(signal);
+        running.wait_for_log(words);
+    }
+    let dump = std::env::temp_dir().join(format!("sigdump-{}.log", running.child.id()));
+    let content = fs::read_to_string(&dump).unwrap();
+    fs::remove_file(&dump).unwrap();
+    assert!(content.contains("resident memory: ") && content.contains("fluent.conf"), "{content}");
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.wait_for_exit(), Some(0));
+}
+
+#[test]
+fn quit_stops_at_once() {
+    let mut running = Running::start(&[]);
+    running.signal(Signal::SIGQUIT);
+    assert_eq!(running.wait_for_exit(), Some(1));
+    assert!(running.log().contains("stopping at once"));
+}
+
+/// A line of `/proc/PID/status`, words after the name.
+fn status(pid: i32, name: &str) -> Option<Vec<String>> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(&format!("{name}:")))?;
+    Some(line.split_whitespace().map(str::to_owned).collect())
+}
+
+fn read_pid(path: &Path) -> Option<i32> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[test]
+fn daemon_detaches_writes_its_pid_file_and_removes_it() {
+    let directory = directory_with(QUIET_CONFIGURATION);
+    let (pid_file, log) = (directory.path().join("pid"), directory.path().join("log"));
+    // Relative paths: the daemon's own directory is `/`.
+    let status_of_parent = Command::new(BINARY)
+        .args(["-c", "fluent.conf", "-d", "pid", "-o", "log", "--no-supervisor"])
+        .current_dir(directory.path())
+        .stdin(Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status_of_parent.code(), Some(0));
+    let pid = wait_for("the pid file", || read_pid(&pid_file));
+    // A signal right after the pid file appears must not kill.
+    kill(Pid::from_raw(pid), Signal::SIGHUP).unwrap();
+    let read = || fs::read_to_string(&log).unwrap_or_default();
+    wait_for("the running line", || read().contains("is now running").then_some(()));
+    assert_ne!(status(pid, "PPid").unwrap()[0], std::process::id().to_string());
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let session: i32 = stat.rsplit(") ").next().unwrap().split(' ').nth(3).unwrap().parse().unwrap();
+    assert_eq!(session, pid, "a session of its own");
+    assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
+    for stream in 0..=2 {
+        assert_eq!(fs::read_link(format!("/proc/{pid}/fd/{stream}")).unwrap(), Path::new("/dev/null"));
+    }
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let files: Vec<&str> =
+        limits.lines().find(|l| l.starts_with("Max open files")).unwrap().split_whitespace().collect();
+    assert_eq!(files[3], files[4], "descriptor limit raised to the hard limit");
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    wait_for("the daemon to end", || (!Path::new(&format!("/proc/{pid}/exe")).exists()).then_some(()));
+    wait_for("the pid file to go", || (!pid_file.exists()).then_some(()));
+    assert!(read().contains("Worker 0 finished with status 0"), "{}", read());
+}
+
+#[test]
+fn user_drops_all_ids_and_may_open_the_log_again() {
+    if !nix::unistd::geteuid().is_root() {
+        let directory = directory_with(QUIET_CONFIGURATION);
+        let config = directory.path().join("fluent.conf");
+        let output = tributary(&["-c", config.to_str().unwrap(), "--user", "nobody"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stdout).contains("needs root"), "{output:?}");
+        return;
+    }
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    let mut running = Running::start(&["--user", "nobody", "--umask", "027"]);
+    let pid = running.child.id() as i32;
+    let (uid, gid) = (nobody.uid.to_string(), nobody.gid.to_string());
+    assert_eq!(status(pid, "Uid").unwrap(), vec![uid; 4]);
+    assert_eq!(status(pid, "Gid").unwrap(), vec![gid.clone(); 4]);
+    assert!(status(pid, "Groups").unwrap().iter().all(|group| *group == gid), "root's groups are gone");
+    assert_eq!(status(pid, "Umask").unwrap(), ["0027"]);
+    // Every thread, too.
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        assert_eq!(fs::metadata(task.unwrap().path()).unwrap().uid(), nobody.uid.as_raw());
+    }
+    assert_eq!(fs::metadata(running.path("log")).unwrap().uid(), nobody.uid.as_raw());
+    running.signal(Signal::SIGUSR1);
+    running.wait_for_log("force flushing buffered events");
+    assert!(!running.log().contains("cannot be opened again"), "{}", running.log());
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.wait_for_exit(), Some(0));
+}
+
+#[test]
+fn an_unknown_user_is_wrong_usage() {
+    let output = tributary(&["--user", "no-such-user", "-c", "/dev/null"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("can't find user \"no-such-user\""), "{output:?}");
+}
+
+#[test]
+fn options_without_effect_are_named() {
+    let directory = directory_with(QUIET_CONFIGURATION);
+    let config = directory.path().join("fluent.conf");
+    let output = tributary(&["--dry-run", "-r", "x", "-p", "/x", "-c", config.to_str().unwrap()]);
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("[warn]: option is without effect option=\"-r\" why="), "{stdout}");
+    assert!(stdout.contains("option=\"-p, --plugin\""), "{stdout}");
+    let output = tributary(&["--use-v0-config"]);
+    assert_eq!(output.status.code(), Some(1));
+}

@@ -1,0 +1,367 @@
+//! One run from the command line to the last log line: configuration, process, runtime, signals, stop.
+
+use std::env;
+use std::fmt;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+
+use super::args::RunArgs;
+use super::engine::{self, Loaded, Running};
+use super::{EXIT_CONFIGURATION, EXIT_FAILURE};
+use crate::config::Diagnostics;
+use crate::process::signals::{self, Request, Signals};
+use crate::process::{self, Identity, PidFile};
+use crate::telemetry::log::{self, Level, Logger, SUPERVISOR, Target};
+
+/// Where a configuration is looked for, first found wins: our own place, then those of the packages that we replace
+/// (Fluentd's gem, fluent-package, td-agent), so that replacing the program in a service unit is enough.
+pub(super) const CONFIG_PATHS: [&str; 4] = [
+    "/etc/tributary/tributary.conf",
+    "/etc/fluent/fluent.conf",
+    "/etc/fluent/fluentd.conf",
+    "/etc/td-agent/td-agent.conf",
+];
+
+/// Threads of the runtime at most. The event path is bounded by memory bandwidth and disks long before; more threads
+/// only cost memory and wake-ups on large machines.
+const WORKER_THREADS_MAX: usize = 8;
+
+/// Threads for blocking work (files, name look-ups) at most; what does not fit waits.
+const BLOCKING_THREADS_MAX: usize = 64;
+
+/// How long the last log lines may take to be written.
+const LOG_FLUSH_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long blocking threads may hold the end of the process (a read of standard input never ends by itself).
+const RUNTIME_STOP_LIMIT: Duration = Duration::from_millis(500);
+
+/// How long the pipeline may exceed its own deadline before the process ends without it.
+const STOP_GRACE: Duration = Duration::from_secs(1);
+
+/// Why a run ended before it was over. The text is for the log and for the terminal.
+struct Failure {
+    exit: u8,
+    text: String,
+}
+
+impl Failure {
+    fn setup(what: impl fmt::Display, error: impl fmt::Display) -> Self {
+        Self { exit: EXIT_FAILURE, text: format!("{what}: {error}") }
+    }
+}
+
+/// Runs until a signal ends it.
+pub(super) fn run(args: &RunArgs) -> ExitCode {
+    let options = log::Options {
+        level: Level::Info.shifted(i32::from(args.quiet) - i32::from(args.verbose)),
+        target: log_target(args),
+        ..log::Options::default()
+    };
+    let logger = match log::install(&options) {
+        Ok(logger) => logger,
+        Err(error) => {
+            eprintln!(
+                "error: log file {} cannot be opened: {error} (option --log)",
+                shown(args.log.as_deref())
+            );
+            return ExitCode::from(EXIT_FAILURE);
+        }
+    };
+    log_panics();
+    let code = match run_logged(args, &logger, options) {
+        Ok(code) => code,
+        Err(failure) => {
+            error!(target: SUPERVISOR, "{}", failure.text);
+            if options_hide_failures(args) {
+                eprintln!("error: {}", failure.text);
+            }
+            failure.exit
+        }
+    };
+    logger.flush(LOG_FLUSH_LIMIT);
+    ExitCode::from(code)
+}
+
+/// With a log file the one who typed the command would see nothing.
+fn options_hide_failures(args: &RunArgs) -> bool {
+    log_target(args) != Target::Stdout
+}
+
+fn log_target(args: &RunArgs) -> Target {
+    match &args.log {
+        Some(path) if path.as_os_str() != "-" => Target::File(path.clone()),
+        _ => Target::Stdout,
+    }
+}
+
+fn shown(path: Option<&Path>) -> String {
+    path.map_or_else(|| "-".to_owned(), |path| path.display().to_string())
+}
+
+/// A panic is a broken invariant of ours; the task that had it is gone, the log says where.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        error!(fatal = true, error = %panic, "unexpected error");
+    }));
+}
+
+fn run_logged(args: &RunArgs, logger: &Logger, options: log::Options) -> Result<u8, Failure> {
+    for (option, why) in args.fluentd.without_effect() {
+        warn!(target: SUPERVISOR, option, why, "option is without effect");
+    }
+    let identity = Identity::resolve(args.user.as_deref(), args.group.as_deref())
+        .map_err(|error| Failure::setup("cannot change the user", error))?;
+    let loaded = load(args)?;
+    reconfigure_log(args, logger, options, &loaded)?;
+    info!(target: SUPERVISOR, path = %loaded.path.display(), "parsing config file is succeeded");
+    if args.dry_run {
+        info!(target: SUPERVISOR, "starting tributary-{} as dry run mode", env!("CARGO_PKG_VERSION"));
+        dump_configuration(args, &loaded);
+        info!(target: SUPERVISOR, "finished dry run mode");
+        return Ok(0);
+    }
+    let pid_file = set_up_process(args, logger, &identity)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(worker_threads())
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_name("worker")
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::setup("runtime cannot start", error))?;
+    let code = runtime.block_on(serve(args, &loaded, logger));
+    runtime.shutdown_timeout(RUNTIME_STOP_LIMIT);
+    drop(pid_file);
+    code
+}
+
+fn worker_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(WORKER_THREADS_MAX)
+}
+
+/// `-c`, else `$FLUENT_CONF`, else the first of [`CONFIG_PATHS`] that exists.
+pub(super) fn configuration_path(args: &RunArgs) -> PathBuf {
+    if let Some(path) = args.config.clone().or_else(|| env::var_os("FLUENT_CONF").map(PathBuf::from)) {
+        return path;
+    }
+    let found = CONFIG_PATHS.iter().find(|path| Path::new(path).exists());
+    PathBuf::from(found.unwrap_or(&CONFIG_PATHS[1]))
+}
+
+/// Reads the configuration. Every fault is logged with its place, and nothing is started then.
+fn load(args: &RunArgs) -> Result<Loaded, Failure> {
+    let path = configuration_path(args);
+    // A daemon changes its directory.
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let mut diagnostics = Diagnostics::new();
+    diagnostics.set_strict_values(args.strict_config_value);
+    let loaded = engine::load(&path, args.inline_config.as_deref(), &mut diagnostics);
+    for warning in diagnostics.warnings() {
+        warn!(target: SUPERVISOR, "{}", warning.one_line());
+    }
+    let mut faults = 0;
+    for fault in diagnostics.faults() {
+        faults += 1;
+        error!(target: SUPERVISOR, "config error in {fault}");
+        if options_hide_failures(args) {
+            eprintln!("{fault}");
+        }
+    }
+    match loaded {
+        Some(loaded) if !diagnostics.has_faults() => Ok(loaded),
+        _ => Err(Failure {
+            // A dry run ends with 1, as Fluentd's.
+            exit: if args.dry_run { EXIT_FAILURE } else { EXIT_CONFIGURATION },
+            text: format!(
+                "config error file={:?}: {faults} fault(s), nothing was started",
+                path.display().to_string()
+            ),
+        }),
+    }
+}
+
+/// `<system>` and `<log>` under the command line's options.
+fn reconfigure_log(
+    args: &RunArgs,
+    logger: &Logger,
+    mut options: log::Options,
+    loaded: &Loaded,
+) -> Result<(), Failure> {
+    if let Some(level) = loaded.log_level
+        && args.verbose == 0
+        && args.quiet == 0
+    {
+        options.level = level;
+    }
+    logger.reconfigure(&options).map_err(|error| Failure::setup("log file cannot be opened", error))
+}
+
+/// Everything that changes the process, in the order that each step needs: mask, signals held back, daemon, pid file,
+/// log and user. The threads come after.
+fn set_up_process(args: &RunArgs, logger: &Logger, identity: &Identity) -> Result<Option<PidFile>, Failure> {
+    if let Some(mask) = args.umask {
+        process::set_umask(mask);
+    }
+    signals::hold_back().map_err(|error| Failure::setup("signals cannot be held back", error))?;
+    let mut pid_file = None;
+    if let Some(path) = &args.daemon {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        process::become_daemon().map_err(|error| Failure::setup("cannot become a daemon", error))?;
+        let written = PidFile::write(&path);
+        let failed = |error| Failure::setup(format!("pid file {} cannot be written", path.display()), error);
+        pid_file = Some(written.map_err(failed)?);
+    }
+    match process::raise_descriptor_limit() {
+        Ok((before, now)) if before < now => {
+            info!(target: SUPERVISOR, before, now, "limit of open descriptors raised");
+        }
+        Ok(_) => {}
+        Err(error) => warn!(
+            target: SUPERVISOR,
+            error = %error,
+            "limit of open descriptors cannot be raised"
+        ),
+    }
+    if let Err(error) = logger.change_owner(identity.uid(), identity.gid()) {
+        warn!(target: SUPERVISOR, error = %error, "log file cannot be given to the user, it may not be opened again later");
+    }
+    identity.assume().map_err(|error| Failure::setup("cannot change the user", error))?;
+    logger.start_writer().map_err(|error| Failure::setup("log cannot be written", error))?;
+    Ok(pid_file)
+}
+
+fn dump_configuration(args: &RunArgs, loaded: &Loaded) {
+    if !args.suppress_config_dump {
+        info!(target: SUPERVISOR, "using configuration file: {}", loaded.dump);
+    }
+}
+
+/// Starts the pipeline, answers signals, stops. Returns the exit code.
+async fn serve(args: &RunArgs, loaded: &Loaded, logger: &Logger) -> Result<u8, Failure> {
+    let mut signals =
+        Signals::install().map_err(|error| Failure::setup("signals cannot be handled", error))?;
+    dump_configuration(args, loaded);
+    info!(target: SUPERVISOR, pid = std::process::id(), "starting tributary-{}", env!("CARGO_PKG_VERSION"));
+    info!(
+        pid = std::process::id(),
+        ppid = std::os::unix::process::parent_id(),
+        worker = 0,
+        "starting fluentd worker"
+    );
+    let mut starting = std::pin::pin!(engine::start(loaded));
+    let running = loop {
+        tokio::select! {
+            started = &mut starting => break started.map_err(|faults| build_failure(args, &faults))?,
+            request = signals.next() => match request {
+                // Nothing has been taken in yet.
+                Request::Stop | Request::StopAtOnce => return Ok(0),
+                other => answer(other, None, logger, loaded),
+            },
+        }
+    };
+    info!(worker = 0, "fluentd worker is now running");
+    let at_once = loop {
+        match signals.next().await {
+            Request::Stop => break false,
+            Request::StopAtOnce => break true,
+            other => answer(other, Some(&running), logger, loaded),
+        }
+    };
+    if at_once {
+        warn!("stopping at once; what is in memory buffers is lost");
+        return Ok(EXIT_FAILURE);
+    }
+    stop(running, &mut signals, loaded.shutdown_timeout).await
+}
+
+fn build_failure(args: &RunArgs, faults: &[String]) -> Failure {
+    for fault in faults {
+        error!(target: SUPERVISOR, "config error in {fault}");
+        if options_hide_failures(args) && std::io::stderr().is_terminal() {
+            eprintln!("{fault}");
+        }
+    }
+    Failure { exit: EXIT_CONFIGURATION, text: format!("{} fault(s), nothing was started", faults.len()) }
+}
+
+/// The signals that do not end the process.
+fn answer(request: Request, running: Option<&Running>, logger: &Logger, loaded: &Loaded) {
+    match request {
+        Request::Flush => {
+            if let Err(error) = logger.reopen() {
+                error!(target: SUPERVISOR, error = %error, "log file cannot be opened again, the old one stays in use");
+            }
+            info!("force flushing buffered events");
+            if let Some(running) = running {
+                running.flush();
+            }
+        }
+        Request::Restart => warn!(
+            target: SUPERVISOR,
+            "SIGHUP: reading the configuration again is not built, the old one stays; restart the service to apply changes"
+        ),
+        Request::Reload => warn!(
+            target: SUPERVISOR,
+            "SIGUSR2: reloading the configuration is not built, the old one stays; restart the service to apply changes"
+        ),
+        Request::EndSourceOnly => {
+            info!(target: SUPERVISOR, "SIGWINCH: there is no source-only mode to end");
+        }
+        Request::Dump => {
+            match process::write_dump(&format!("  configuration: {}\n", loaded.path.display())) {
+                Ok(path) => info!(target: SUPERVISOR, path = %path.display(), "SIGCONT: dump written"),
+                Err(error) => warn!(target: SUPERVISOR, error = %error, "SIGCONT: dump cannot be written"),
+            }
+        }
+        Request::Stop | Request::StopAtOnce => {}
+    }
+}
+
+/// Graceful stop within the limit; a second signal ends it at once.
+async fn stop(running: Running, signals: &mut Signals, limit: Duration) -> Result<u8, Failure> {
+    info!(target: SUPERVISOR, "Received graceful stop");
+    info!(worker = 0, "fluentd worker is now stopping");
+    info!(worker = 0, "shutting down fluentd worker");
+    let stopping = tokio::time::timeout(limit + STOP_GRACE, running.stop(limit));
+    let second = async {
+        loop {
+            if matches!(signals.next().await, Request::Stop | Request::StopAtOnce) {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        stopped = stopping => match stopped {
+            Ok(left) => {
+                info!(target: SUPERVISOR, "Worker 0 finished with status 0; {left}");
+                Ok(0)
+            }
+            Err(_) => {
+                error!(
+                    target: SUPERVISOR,
+                    limit_seconds = limit.as_secs(),
+                    "stop did not finish within shutdown_timeout; file buffers keep what was not flushed"
+                );
+                Ok(EXIT_FAILURE)
+            }
+        },
+        () = second => {
+            warn!(target: SUPERVISOR, "second signal, stopping at once; what is in memory buffers is lost");
+            Ok(EXIT_FAILURE)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explicit_configuration_goes_first() {
+        let args = RunArgs { config: Some("/x".into()), ..RunArgs::default() };
+        assert_eq!(configuration_path(&args), Path::new("/x"));
+    }
+}
