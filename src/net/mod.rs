@@ -1,1 +1,5 @@
-//! (being built)
+//! Sockets: listening, dialling, deadlines. Knows no protocol.
+
+pub mod budget;
+pub mod heartbeat;
+pub mod listener;
