@@ -1,2 +1,4 @@
 //! One test target for everything that needs processes, sockets or other programs. A missing peer is a failure.
 mod cli;
+mod judges;
+mod support;

@@ -37,6 +37,11 @@ pub enum Command {
     ///
     /// Ends with 0 when it can run, 1 on faults, with --strict also on warnings.
     Check(CheckArgs),
+    /// Send records from standard input to in_forward, with fluent-cat's options
+    Cat(crate::bench::CatOptions),
+    /// Generate load, count what arrives, judge the difference (docs/BENCH.md)
+    #[command(subcommand)]
+    Bench(crate::bench::BenchCommand),
 }
 
 /// `check`

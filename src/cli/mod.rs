@@ -33,6 +33,8 @@ pub fn main() -> ExitCode {
     match cli.command {
         None => run_or_set_up(&cli.run),
         Some(Command::Check(arguments)) => check(&arguments),
+        Some(Command::Cat(options)) => crate::bench::cat::run(options),
+        Some(Command::Bench(command)) => crate::bench::run(command),
     }
 }
 

@@ -92,6 +92,8 @@ pub enum ParamValue {
     Nil,
     /// `"#{… use_default}"`: as if it were not written.
     UseDefault,
+    /// The value is wrong and that has been reported; nobody needs to complain again.
+    Invalid,
 }
 
 impl ParamValue {
@@ -99,7 +101,7 @@ impl ParamValue {
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text { text, .. } => Some(text),
-            Self::Nil | Self::UseDefault => None,
+            Self::Nil | Self::UseDefault | Self::Invalid => None,
         }
     }
 }
@@ -157,6 +159,9 @@ pub struct Element {
     pub children: Vec<Element>,
     /// Where the opening tag stands.
     pub span: Span,
+    /// True if embedded code in its own parameters or argument mentions `worker_id`: such a plugin is built once
+    /// per worker, from the configuration read with that worker's id.
+    pub uses_worker_id: bool,
 }
 
 impl Element {
@@ -224,6 +229,11 @@ impl Element {
     pub fn mark_all_used(&self) {
         self.params.iter().for_each(Param::mark_used);
         self.children.iter().for_each(Element::mark_all_used);
+    }
+
+    /// True if embedded code here or below mentions `worker_id`.
+    pub fn depends_on_worker_id(&self) -> bool {
+        self.uses_worker_id || self.children.iter().any(Element::depends_on_worker_id)
     }
 
     /// The opening tag: `<match a.**>`, `<source>`.

@@ -392,6 +392,7 @@ impl<'a> SectionReader<'a> {
         }
         match found.map(|param| (param, &param.value)) {
             None => self.absent(spec),
+            Some((_, ParamValue::Invalid)) => None,
             Some((param, ParamValue::UseDefault)) => self.use_default(spec, &param.span),
             Some((param, ParamValue::Nil)) => match T::nil() {
                 Some(nil) if spec.default.is_none() => Some(nil),
