@@ -1,12 +1,9 @@
-//! Bytes of events in transit: one bound for the process, shared by all connections.
+//! Bytes of events in transit (`<system> memory_limit`): one bound for the process, shared by all connections.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// `<system> memory_limit` when silent (design.md 1).
-pub const DEFAULT_MEMORY_LIMIT_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Bytes that one permit stands for: the semaphore counts in u32, and nobody needs a finer measure.
 const UNIT_BYTES: usize = 1024;
@@ -20,7 +17,19 @@ pub struct MemoryBudget {
 
 /// Bytes taken from a [`MemoryBudget`]; given back when dropped.
 #[derive(Debug)]
-pub struct Reserved(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+pub struct Reserved(OwnedSemaphorePermit);
+
+impl Reserved {
+    /// How many bytes it stands for, rounded up to KiB.
+    pub fn bytes(&self) -> usize {
+        self.0.num_permits() * UNIT_BYTES
+    }
+
+    /// Takes in another reservation of the same budget.
+    pub fn merge(&mut self, other: Reserved) {
+        self.0.merge(other.0);
+    }
+}
 
 impl MemoryBudget {
     /// A budget of so many bytes, rounded up to KiB; at least one KiB.
@@ -51,7 +60,7 @@ impl MemoryBudget {
 
 impl Default for MemoryBudget {
     fn default() -> Self {
-        Self::new(DEFAULT_MEMORY_LIMIT_BYTES)
+        Self::new(crate::config::DEFAULT_MEMORY_LIMIT_BYTES)
     }
 }
 

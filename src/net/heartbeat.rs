@@ -57,7 +57,10 @@ impl HeartbeatSocket {
         let peer = message.address.ok_or_else(|| io::Error::other("datagram without a source address"))?;
         let local = message.cmsgs().ok().and_then(|mut all| {
             all.find(|item| {
-                matches!(item, ControlMessageOwned::Ipv4PacketInfo(_) | ControlMessageOwned::Ipv6PacketInfo(_))
+                matches!(
+                    item,
+                    ControlMessageOwned::Ipv4PacketInfo(_) | ControlMessageOwned::Ipv6PacketInfo(_)
+                )
             })
         });
         Ok(Ask { peer, local })
@@ -68,7 +71,9 @@ impl HeartbeatSocket {
         let fd = self.0.as_raw_fd();
         let parts = [IoSlice::new(data)];
         let send = |control: &[ControlMessage]| {
-            sendmsg(fd, &parts, control, MsgFlags::MSG_DONTWAIT, Some(&ask.peer)).map(drop).map_err(io::Error::from)
+            sendmsg(fd, &parts, control, MsgFlags::MSG_DONTWAIT, Some(&ask.peer))
+                .map(drop)
+                .map_err(io::Error::from)
         };
         match &ask.local {
             Some(ControlMessageOwned::Ipv4PacketInfo(info)) => {
