@@ -110,6 +110,10 @@ impl Formatter for CsvFormatter {
         }
         Ok(())
     }
+
+    fn ends_lines(&self) -> bool {
+        self.add_newline
+    }
 }
 
 impl CsvFormatter {

@@ -53,4 +53,8 @@ impl Formatter for HashFormatter {
         out.extend_from_slice(self.line_end);
         Ok(())
     }
+
+    fn ends_lines(&self) -> bool {
+        !self.line_end.is_empty()
+    }
 }

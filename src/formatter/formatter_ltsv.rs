@@ -79,6 +79,10 @@ impl Formatter for LtsvFormatter {
         out.extend_from_slice(self.line_end);
         Ok(())
     }
+
+    fn ends_lines(&self) -> bool {
+        !self.line_end.is_empty()
+    }
 }
 
 /// Replaces every occurrence in the bytes from `start` on.

@@ -102,4 +102,8 @@ impl Formatter for OutFileFormatter {
     fn uses_tag(&self) -> bool {
         self.tag
     }
+
+    fn ends_lines(&self) -> bool {
+        !self.line_end.is_empty()
+    }
 }

@@ -92,4 +92,8 @@ impl Formatter for StdoutFormatter {
     fn uses_tag(&self) -> bool {
         true
     }
+
+    fn ends_lines(&self) -> bool {
+        true
+    }
 }

@@ -97,6 +97,11 @@ pub trait Formatter: Send + Sync {
     fn uses_tag(&self) -> bool {
         false
     }
+
+    /// True when the text of every event ends with a line feed, so that a torn line can be told and ended.
+    fn ends_lines(&self) -> bool {
+        false
+    }
 }
 
 /// Appends the text of all events in a run of entries; says how many. Entries that carry a tag of their own
@@ -126,6 +131,37 @@ pub fn format_entries(
         out.truncate(length_before);
     }
     result.map(|()| count)
+}
+
+/// Formats slices of entries and hands the text on in pieces of about `piece_bytes`, so that a large chunk never
+/// stands in memory twice. Ends at the first fault of either side.
+pub fn format_in_pieces<'a, E: From<FormatError>>(
+    formatter: &dyn Formatter,
+    tag: &[u8],
+    slices: impl Iterator<Item = &'a [u8]>,
+    piece_bytes: usize,
+    scratch: &mut Scratch,
+    sink: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut out = Vec::new();
+    for slice in slices {
+        let mut iterator = ChunkEntries::new(slice);
+        for (own_tag, time, record) in iterator.by_ref() {
+            formatter.format(
+                &FormatEvent { tag: own_tag.unwrap_or(tag), time, record },
+                scratch,
+                &mut out,
+            )?;
+            if out.len() >= piece_bytes {
+                sink(&out)?;
+                out.clear();
+            }
+        }
+        if !iterator.rest().is_empty() {
+            return Err(FormatError::TrailingBytes(iterator.rest().len()).into());
+        }
+    }
+    if out.is_empty() { Ok(()) } else { sink(&out) }
 }
 
 /// v0.12 parameters that stand for a `<format>` section when a plugin has none (compat/inputs.md, last table). For

@@ -3,6 +3,12 @@
 //!
 //! An output must not know inputs, and never touches a chunk's files.
 
+mod out_file;
+mod out_forward;
+mod out_null;
+mod out_stdout;
+pub mod placeholder;
+
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -12,6 +18,10 @@ use crate::config::{Diagnostics, Element, SectionSpec};
 use crate::event::EventStream;
 use crate::pipeline::BuildError;
 use crate::telemetry::PluginMetrics;
+
+/// Every output that is built. (copy and relabel are the router's: they have other outputs or labels behind them.)
+pub const OUTPUTS: &[&OutputPlugin] =
+    &[&out_file::PLUGIN, &out_forward::PLUGIN, &out_null::PLUGIN, &out_stdout::PLUGIN];
 
 /// One line of the table of outputs.
 pub struct OutputPlugin {

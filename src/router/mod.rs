@@ -2,6 +2,8 @@
 //!
 //! The router must not know plugins by name, disk or sockets.
 
+pub mod pattern;
+
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;

@@ -26,6 +26,8 @@ pub struct PluginMetrics {
     pub slow_flush_count: AtomicU64,
     /// Milliseconds spent in writes.
     pub flush_time_ms: AtomicU64,
+    /// Values replaced because the text to be written cannot hold them (bytes that are not UTF-8, NaN).
+    pub replaced_values: AtomicU64,
     /// Events dropped by this plugin (invalid entries, no match, overflow), reason in the log.
     pub dropped_records: AtomicU64,
 }
