@@ -25,7 +25,7 @@ pub struct Arrival {
     pub sender_chunk: Option<Bytes>,
 }
 
-/// Every input there is.
+/// Every input that is built.
 pub const INPUTS: &[&InputPlugin] = &[&in_forward::PLUGIN];
 
 /// One line of the table of inputs.
