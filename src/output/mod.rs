@@ -20,7 +20,8 @@ use crate::pipeline::BuildError;
 use crate::telemetry::PluginMetrics;
 
 /// Every output that is built. (copy and relabel are the router's: they have other outputs or labels behind them.)
-pub const OUTPUTS: &[&OutputPlugin] = &[&out_file::PLUGIN, &out_null::PLUGIN, &out_stdout::PLUGIN];
+pub const OUTPUTS: &[&OutputPlugin] =
+    &[&out_forward::PLUGIN, &out_file::PLUGIN, &out_null::PLUGIN, &out_stdout::PLUGIN];
 
 /// One line of the table of outputs.
 pub struct OutputPlugin {
