@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 BINARY := target/release/tributary
 
-.PHONY: run build test fuzz clean help
+.PHONY: run build test fuzz perf soak-crash clean help
 
 run: build ## build, start conf/quickstart.conf, show what arrives
 	@printf '\n  tributary listens on 127.0.0.1:24224 and prints each event as a line of JSON. Ctrl-C ends it.\n'
@@ -24,6 +24,15 @@ test: ## everything: format, lints, unit, integration, clients, faults, fuzz
 fuzz: ## each fuzz target for FUZZ_SECONDS (default ten minutes)
 	@scripts/install.sh fuzz
 	@scripts/fuzz.sh $(or $(FUZZ_SECONDS),600)
+
+perf: ## CPU, throughput and memory of the cases in docs/PERFORMANCE.md (PERF_CASES, PERF_EVENTS, PERF_RUNS)
+	@scripts/install.sh build
+	cargo bench --locked --bench cases
+
+soak-crash: ## 5 M events, both forwarders killed in turn, judged by the oracle (docs/RELIABILITY.md)
+	@scripts/install.sh build
+	CRASH_EVENTS=5000000 CRASH_VICTIMS=both CRASH_KILLS=6 \
+	cargo test --locked --release --test integration crash::kill_first -- --nocapture
 
 clean: ## what was built and installed here
 	rm -rf target fuzz/target .cache

@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-use crate::support::{BINARY, PATIENCE, Room, free_port, number, wait_for};
+use crate::support::{LIMIT, Room, binary, free_port, number, wait_for};
 
 fn judge(room: &Room, arguments: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(binary());
     command.args(["bench", "judge", "--journal"]).arg(room.path("send.journal"));
     command.arg("--seen").arg(room.path("sink.seen")).args(arguments);
     let output = command.output().expect("bench judge runs");
@@ -17,9 +17,9 @@ fn send_and_end(room: &Room, sink_arguments: &[&str]) {
     let (mut sink, port) = room.bench_sink("sink", sink_arguments);
     let port = port.to_string();
     let mut send = room.bench_send("send", &["--port", &port, "--events", "20000", "--batch", "100"]);
-    assert!(send.wait(PATIENCE).success(), "{}", send.output());
+    send.succeed_within(LIMIT);
     assert_eq!(number(&room.status("send"), "acknowledged"), 20_000);
-    sink.terminate(PATIENCE);
+    sink.stop();
 }
 
 #[test]
@@ -61,19 +61,19 @@ fn a_frozen_sink_is_a_pause_and_not_a_loss() {
     let mut send = room.bench_send("send", &arguments);
     let arrived = |least: u64| {
         let what = format!("{least} events at the sink");
-        wait_for(&what, PATIENCE, || (number(&room.status("sink"), "received") >= least).then_some(()));
+        wait_for(&what, || (number(&room.status("sink"), "received") >= least).then_some(()));
     };
     arrived(1_000);
     let frozen = sink.freeze();
     let before = number(&room.status("send"), "sent");
-    wait_for("the generator to go on regardless", PATIENCE, || {
+    wait_for("the generator to go on regardless", || {
         (number(&room.status("send"), "sent") >= before + 5_000).then_some(())
     });
     drop(frozen);
-    assert!(send.wait(PATIENCE).success(), "{}", send.output());
-    assert_eq!(sink.ended(), None);
+    send.succeed_within(LIMIT);
+    assert_eq!(sink.try_wait(), None);
     assert!(sink.usage().peak_resident_bytes > 0);
-    sink.terminate(PATIENCE);
+    sink.stop();
     let (code, text) = judge(&room, &[]);
     assert_eq!(code, Some(0), "{text}");
     let gap = room.status("sink")["longest_gap_ms"].as_f64().unwrap_or(0.0);
@@ -87,7 +87,7 @@ fn cat_delivers_or_ends_with_one() {
     std::fs::write(room.path("lines"), "{\"a\":1}\n{\"a\":2}\n").expect("write");
     let cat = |port: u16| {
         let lines = std::fs::File::open(room.path("lines")).expect("lines");
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(binary());
         command.args(["cat", "-p", &port.to_string(), "--retry-limit", "1", "app"]);
         command.stdin(lines).output().expect("cat runs")
     };
@@ -100,6 +100,6 @@ fn cat_delivers_or_ends_with_one() {
     let (mut sink, port) = room.bench_sink("sink", &[]);
     let delivered = cat(port);
     assert!(delivered.status.success(), "{delivered:?}");
-    sink.terminate(PATIENCE);
+    sink.stop();
     assert_eq!(number(&room.status("sink"), "foreign"), 2);
 }

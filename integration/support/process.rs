@@ -1,6 +1,6 @@
-//! A process that a scenario started, and what can be done to it.
+//! A process that a test started, and what can be done to it.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -9,110 +9,118 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tributary::bench::measure::{Usage, usage};
 
-use super::wait_for;
+use super::{LIMIT, wait_at_most};
 
-/// Lines of a process's output that a failed scenario shows.
-const LINES_SHOWN: usize = 60;
+/// Lines of a process's output that a failed test shows.
+const TAIL_LINES: usize = 40;
 
-/// A process that ends with its scenario. When the scenario fails, the end of its output is printed.
-pub struct Running {
+/// A process with its output in a file. Dropped, it is killed; in a failing test the end of its output is shown.
+pub struct Process {
     name: String,
+    output: PathBuf,
     child: Child,
     ended: Option<ExitStatus>,
-    output: PathBuf,
 }
 
-impl Running {
-    /// Starts a command; standard output and error go, appended, to one file.
-    pub fn start(name: &str, command: &mut Command, output: &Path) -> Self {
-        let file = File::options().create(true).append(true).open(output);
-        let file = file.unwrap_or_else(|error| panic!("{}: {error}", output.display()));
-        let also = file.try_clone().expect("a second handle of the output file");
-        let child = command.stdin(Stdio::null()).stdout(file).stderr(also).spawn();
-        let child = child.unwrap_or_else(|error| panic!("{name} does not start: {error}"));
-        Self { name: name.to_owned(), child, ended: None, output: output.to_owned() }
+impl Process {
+    /// Starts a command; standard output and error are appended to `folder/name.log`.
+    pub fn start(folder: &Path, name: &str, command: &mut Command) -> Self {
+        let output = folder.join(format!("{name}.log"));
+        let log = File::options().create(true).append(true).open(&output).expect("log file");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("log file"))
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name}: {command:?}: {error}"));
+        Self { name: name.into(), output, child, ended: None }
     }
 
-    /// Its number.
-    pub fn pid(&self) -> u32 {
+    /// The process id. With `ip netns exec` it is that of the program itself, which replaces `ip`.
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Everything it wrote.
-    pub fn output(&self) -> String {
-        std::fs::read(&self.output)
-            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-            .unwrap_or_default()
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.id()).expect("a process id"))
     }
 
-    /// How it ended, if it has.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    /// What it has written so far.
+    pub fn output(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
+    }
+
+    /// CPU seconds, memory and open files, those of its children included.
+    pub fn usage(&self) -> Usage {
+        usage(self.id()).unwrap_or_else(|error| panic!("{} cannot be measured: {error}", self.name))
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap_or_else(|error| panic!("{signal} to {}: {error}", self.name));
+    }
+
+    /// SIGSTOP: its connections stay open and nobody answers. It goes on when the guard is dropped.
+    pub fn freeze(&self) -> Frozen {
+        self.signal(Signal::SIGSTOP);
+        Frozen(self.pid())
+    }
+
+    /// SIGKILL: it has no chance to do anything. Returns when it is gone.
+    pub fn kill_hard(&mut self) {
+        self.signal(Signal::SIGKILL);
+        self.wait_at_most(LIMIT);
+    }
+
+    /// Whether it has ended, and how.
+    pub fn try_wait(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
-            self.ended = self.child.try_wait().expect("the state of a child");
+            self.ended = self.child.try_wait().expect("waiting for a child");
         }
         self.ended
     }
 
-    /// CPU seconds, memory, open files, of its children too.
-    pub fn usage(&self) -> Usage {
-        usage(self.pid()).unwrap_or_else(|error| panic!("{} cannot be measured: {error}", self.name))
-    }
-
-    /// Waits until it ends by itself.
-    pub fn wait(&mut self, limit: Duration) -> ExitStatus {
+    /// Waits for its end.
+    pub fn wait_at_most(&mut self, limit: Duration) -> ExitStatus {
         let what = format!("the end of {}", self.name);
-        wait_for(&what, limit, || self.ended())
+        wait_at_most(limit, &what, || self.try_wait())
     }
 
-    /// SIGTERM, then waits for the end.
-    pub fn terminate(&mut self, limit: Duration) -> ExitStatus {
+    /// Waits for its end, which must be a success.
+    pub fn succeed_within(&mut self, limit: Duration) {
+        let status = self.wait_at_most(limit);
+        assert!(status.success(), "{} ended with {status}", self.name);
+    }
+
+    /// Asks it to end (TERM), as a service manager does, and waits.
+    pub fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::SIGTERM);
-        self.wait(limit)
-    }
-
-    /// SIGKILL: the process has no chance to do anything. Returns when it is gone.
-    pub fn kill_hard(&mut self) {
-        self.signal(Signal::SIGKILL);
-        self.wait(super::PATIENCE);
-    }
-
-    /// SIGSTOP: connections stay open and nobody answers. It goes on when the guard is dropped.
-    pub fn freeze(&self) -> Frozen {
-        self.signal(Signal::SIGSTOP);
-        Frozen { pid: Pid::from_raw(self.pid() as i32) }
-    }
-
-    /// Sends a signal; fails when the process has ended.
-    pub fn signal(&self, signal: Signal) {
-        let sent = kill(Pid::from_raw(self.pid() as i32), signal);
-        sent.unwrap_or_else(|error| panic!("{signal} to {}: {error}", self.name));
+        self.wait_at_most(LIMIT)
     }
 }
 
-impl Drop for Running {
+impl Drop for Process {
     fn drop(&mut self) {
-        if self.ended.is_none() {
-            // SIGKILL ends a stopped process, too.
+        if self.try_wait().is_none() {
+            // Ends a stopped process, too.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
         if std::thread::panicking() {
             let output = self.output();
-            let lines: Vec<&str> = output.lines().collect();
-            let shown = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
-            eprintln!("--- the end of what {} wrote:\n{}", self.name, shown.join("\n"));
+            let lines: Vec<_> = output.lines().collect();
+            eprintln!("--- {} ({:?}), last lines:", self.name, self.ended);
+            lines[lines.len().saturating_sub(TAIL_LINES)..].iter().for_each(|line| eprintln!("{line}"));
         }
     }
 }
 
 /// A stopped process; dropping this lets it go on.
-pub struct Frozen {
-    pid: Pid,
-}
+pub struct Frozen(Pid);
 
 impl Drop for Frozen {
     fn drop(&mut self) {
         // Gone meanwhile: nothing to let go on.
-        let _ = kill(self.pid, Signal::SIGCONT);
+        let _ = kill(self.0, Signal::SIGCONT);
     }
 }

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{BINARY, PATIENCE, Running, read_json, wait_for};
+use super::{Process, binary, read_json, tributary, wait_for};
 
-/// A directory that vanishes with the scenario, and is kept and named when it fails and `KEEP_ROOMS` is set.
+/// A directory that vanishes with the scenario, unless `KEEP_ROOMS` is set: then its place is printed.
 pub struct Room {
     directory: tempfile::TempDir,
 }
@@ -21,44 +21,41 @@ impl Room {
         Self { directory }
     }
 
+    /// The directory.
+    pub fn folder(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// A path in it.
     pub fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.folder().join(name)
     }
 
-    /// Writes the configuration `NAME.conf`; each `{room}` in the text becomes the directory.
-    pub fn write_configuration(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.path(&format!("{name}.conf"));
-        let text = text.replace("{room}", &self.directory.path().display().to_string());
-        std::fs::write(&path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        path
-    }
-
-    /// Starts `tributary -c NAME.conf`; its log is `NAME.log`. The caller waits for its port.
-    pub fn tributary(&self, name: &str) -> Running {
-        let mut command = Command::new(BINARY);
-        command.arg("-c").arg(self.path(&format!("{name}.conf")));
-        Running::start(name, &mut command, &self.path(&format!("{name}.log")))
+    /// Starts tributary with a configuration in which each `{room}` becomes the directory. The caller waits for its
+    /// port.
+    pub fn tributary(&self, name: &str, configuration: &str) -> Process {
+        let configuration = configuration.replace("{room}", &self.folder().display().to_string());
+        tributary(self.folder(), name, &configuration)
     }
 
     /// Starts `tributary bench send` with journal `NAME.journal` and status `NAME.status`.
-    pub fn bench_send(&self, name: &str, arguments: &[&str]) -> Running {
-        let mut command = Command::new(BINARY);
+    pub fn bench_send(&self, name: &str, arguments: &[&str]) -> Process {
+        let mut command = Command::new(binary());
         command.args(["bench", "send"]).args(arguments);
         command.arg("--journal").arg(self.path(&format!("{name}.journal")));
         command.arg("--status").arg(self.status_path(name));
-        Running::start(name, &mut command, &self.path(&format!("{name}.out")))
+        Process::start(self.folder(), name, &mut command)
     }
 
     /// Starts `tributary bench sink` on a port of its own choice, with status `NAME.status` and, after its end, the
-    /// seen set `NAME.seen`. Returns the port when it listens.
-    pub fn bench_sink(&self, name: &str, arguments: &[&str]) -> (Running, u16) {
-        let mut command = Command::new(BINARY);
+    /// seen set `NAME.seen`. Returns with the port when it listens.
+    pub fn bench_sink(&self, name: &str, arguments: &[&str]) -> (Process, u16) {
+        let mut command = Command::new(binary());
         command.args(["bench", "sink", "--bind", "127.0.0.1:0"]).args(arguments);
         command.arg("--seen").arg(self.path(&format!("{name}.seen")));
         command.arg("--status").arg(self.status_path(name));
-        let sink = Running::start(name, &mut command, &self.path(&format!("{name}.out")));
-        let port = wait_for(&format!("the address of {name}"), PATIENCE, || {
+        let sink = Process::start(self.folder(), name, &mut command);
+        let port = wait_for(&format!("the address of {name}"), || {
             let status = read_json(&self.status_path(name))?;
             status["listening"].as_str()?.rsplit(':').next()?.parse().ok()
         });
@@ -67,14 +64,14 @@ impl Room {
 
     /// The last status that a bench process wrote.
     pub fn status(&self, name: &str) -> serde_json::Value {
-        wait_for(&format!("a status of {name}"), PATIENCE, || read_json(&self.status_path(name)))
+        wait_for(&format!("a status of {name}"), || read_json(&self.status_path(name)))
     }
 
     fn status_path(&self, name: &str) -> PathBuf {
         self.path(&format!("{name}.status"))
     }
 
-    /// The files of a directory of the room whose name ends so, in order.
+    /// The files of a directory of the room whose name ends so, in order of name; none when it is not there.
     pub fn files(&self, folder: &str, suffix: &str) -> Vec<PathBuf> {
         let listed = std::fs::read_dir(self.path(folder)).map(|entries| {
             let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));

@@ -1,11 +1,20 @@
 //! What the other stations see of a buffer.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
 use super::Metadata;
+use super::queue::Taken;
+use super::report::DiskFigures;
+use super::thread::{Request, ThreadLink};
+
+/// How long an append waits at the door of a buffer whose thread is behind (a disk that hangs) before it is refused: the
+/// sender then goes elsewhere instead of waiting for ever.
+const ENTRY_LIMIT: Duration = Duration::from_secs(10);
 
 /// One arrival's share for one buffer: all parts are stored, or none is confirmed.
 #[derive(Debug)]
@@ -90,43 +99,177 @@ pub struct BufferStats {
     pub dropped_chunks: u64,
     /// Creation time of the oldest chunk that is not delivered.
     pub oldest: Option<SystemTime>,
+    /// What the disk did; all zero for a memory buffer.
+    pub disk: DiskFigures,
 }
 
-/// The way into one buffer; cheap to clone.
+/// The way into one buffer; cheap to clone. The buffer's thread ends when the last handle is dropped; that waits for a
+/// round in progress.
 #[derive(Clone)]
-pub struct BufferHandle {}
+pub struct BufferHandle {
+    pub(super) link: Arc<ThreadLink>,
+}
 
 impl BufferHandle {
     /// Stores the arrivals; resolves when each is as safe as the `fsync` setting asks. One answer per arrival.
     /// Waits (bounded) while the channel is full; `overflow_action block` also waits here.
-    pub async fn append(&self, _appends: Vec<Append>) -> Vec<Result<(), AppendError>> {
-        unreachable!("replaced by the buffer's builder")
+    pub async fn append(&self, appends: Vec<Append>) -> Vec<Result<(), AppendError>> {
+        let count = appends.len();
+        let refuse = |error: AppendError| (0..count).map(|_| Err(error.clone())).collect::<Vec<_>>();
+        if count == 0 {
+            return Vec::new();
+        }
+        let bytes: usize = appends.iter().flat_map(|append| &append.parts).map(|part| part.1.len()).sum();
+        let room = self.link.inbox.room_for(bytes);
+        let permit = match tokio::time::timeout(ENTRY_LIMIT, room).await {
+            Ok(Some(permit)) => permit,
+            Ok(None) => return refuse(AppendError::Closed),
+            Err(_) => return refuse(AppendError::Overflow),
+        };
+        let (reply, answer) = oneshot::channel();
+        self.link.inbox.push(Request::Append { appends, reply, permit });
+        answer.await.unwrap_or_else(|_| refuse(AppendError::Closed))
     }
 
     /// The next queued chunk, oldest first; waits for one. `None` once the buffer is closed and drained or stopped.
-    /// A chunk that cannot be read is set aside by the buffer and never returned.
-    pub async fn take(&self) -> Option<std::sync::Arc<Chunk>> {
-        unreachable!("replaced by the buffer's builder")
+    /// A chunk that cannot be read is set aside by the buffer and never returned. Dropping the future puts the chunk
+    /// back.
+    pub async fn take(&self) -> Option<Arc<Chunk>> {
+        loop {
+            let changed = self.link.queue.changed();
+            tokio::pin!(changed);
+            // From here on no announcement is missed.
+            changed.as_mut().enable();
+            match self.link.queue.take() {
+                Taken::Ended => return None,
+                Taken::Wait => changed.await,
+                Taken::Chunk(id) => {
+                    let guard = PutBack { link: &self.link, id: Some(id) };
+                    if let Some(chunk) = self.load(id).await {
+                        guard.disarm();
+                        return Some(Arc::new(chunk));
+                    }
+                    guard.disarm();
+                    self.link.inbox.push(Request::Unreadable(id));
+                }
+            }
+        }
+    }
+
+    /// Makes the chunk that takers see; `None` if nothing of its file can be read.
+    async fn load(&self, id: ChunkId) -> Option<Chunk> {
+        let (mut chunk, renamed) = {
+            let mut state = self.link.queue.lock();
+            let taken = state.taken.get_mut(&id)?;
+            let chunk = Chunk {
+                id,
+                metadata: (*taken.metadata).clone(),
+                count: taken.totals.events as usize,
+                size_bytes: taken.totals.bytes,
+                created_at: taken.created_at,
+                payload: taken.kept.as_mut().map(super::chunk::Kept::parts).unwrap_or_default(),
+            };
+            if taken.kept.is_some() {
+                return Some(chunk);
+            }
+            (chunk, taken.file?.renamed)
+        };
+        let reader = self.link.reader.clone()?;
+        let content = match tokio::task::spawn_blocking(move || reader.read(id, renamed)).await {
+            Ok(Ok(content)) => content,
+            Ok(Err(error)) => {
+                tracing::error!(chunk_id = %id, error = %error, "cannot read a chunk back from its file");
+                return None;
+            }
+            Err(_) => return None,
+        };
+        if content.totals.events == 0 {
+            return None;
+        }
+        let mut state = self.link.queue.lock();
+        state.correct(id, content.totals, content.damaged_bytes);
+        chunk.count = content.totals.events as usize;
+        chunk.size_bytes = content.totals.bytes;
+        chunk.payload = content.payload;
+        Some(chunk)
     }
 
     /// The chunk was delivered: it is deleted.
-    pub fn commit(&self, _id: ChunkId) {}
+    pub fn commit(&self, id: ChunkId) {
+        self.link.inbox.push(Request::Commit(id));
+    }
 
     /// The chunk was not delivered: it goes back to the head of the queue.
-    pub fn rollback(&self, _id: ChunkId) {}
+    pub fn rollback(&self, id: ChunkId) {
+        if self.link.queue.put_back(id) {
+            self.link.inbox.push(Request::Look);
+        }
+    }
 
     /// The chunk goes aside (unrecoverable, retries at their limit): copied to the backup directory as one file of
     /// plain msgpack events, then deleted; a failed copy keeps it queued.
-    pub fn set_aside(&self, _id: ChunkId, _reason: String) {}
+    pub fn set_aside(&self, id: ChunkId, reason: String) {
+        self.link.inbox.push(Request::SetAside(id, reason));
+    }
 
     /// Every staged chunk becomes queued (SIGUSR1, flush at shutdown).
-    pub fn enqueue_all(&self) {}
+    pub fn enqueue_all(&self) {
+        self.link.inbox.push(Request::EnqueueAll);
+    }
+
+    /// True while arrivals would be refused: staged and queued bytes are at `total_limit_size`.
+    pub fn is_full(&self) -> bool {
+        let stats = self.stats();
+        stats.stage_bytes + stats.queue_bytes >= stats.total_limit_bytes
+    }
+
+    /// Every chunk that waits in the queue goes aside (retries at their limit).
+    pub fn set_aside_queued(&self, reason: &str) {
+        while let Taken::Chunk(id) = self.link.queue.take() {
+            self.set_aside(id, reason.to_owned());
+        }
+    }
 
     /// Figures for monitor_agent, prometheus and the last line.
     pub fn stats(&self) -> BufferStats {
-        BufferStats::default()
+        let state = self.link.queue.lock();
+        let mut stats = state.figures.clone();
+        let chunks = || state.waiting.values().chain(state.taken.values());
+        stats.queue_length = state.waiting.len() + state.taken.len();
+        stats.queue_bytes = state.bytes;
+        stats.timekeys.extend(chunks().filter_map(|chunk| chunk.metadata.timekey));
+        stats.timekeys.sort_unstable();
+        stats.timekeys.dedup();
+        stats.oldest = chunks().map(|chunk| chunk.created_at).chain(stats.oldest).min();
+        stats
     }
 
-    /// Refuses appends from now on; stored chunks stay. `take` goes on while `flush` is set, then ends.
-    pub async fn close(&self, _flush: bool) {}
+    /// Refuses appends from now on; stored chunks stay. `take` goes on while `flush` is set, then ends. Resolves when
+    /// everything asked for before (appends, commits) is done. To be called again with `false` after the last commit.
+    pub async fn close(&self, flush: bool) {
+        let (reply, done) = oneshot::channel();
+        self.link.inbox.push(Request::Close { flush, reply });
+        // An error means that the thread is gone, which is closed enough.
+        let _ = done.await;
+    }
+}
+
+/// Puts a taken chunk back when `take` is dropped before it could hand it out.
+struct PutBack<'a> {
+    link: &'a ThreadLink,
+    id: Option<ChunkId>,
+}
+
+impl PutBack<'_> {
+    fn disarm(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for PutBack<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.link.queue.put_back(id);
+        }
+    }
 }

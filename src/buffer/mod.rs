@@ -3,10 +3,47 @@
 //! A buffer must not know outputs, sockets or configuration text. All file-system calls stand in `storage.rs`.
 //!
 //! One thread owns each buffer; the handle talks to it over a bounded channel, so that one append and one sync serve
-//! everything that arrived meanwhile.
+//! everything that arrived meanwhile. From the outside in:
+//!
+//! * `handle.rs`, `thread.rs`, `queue.rs`: the async door, the thread and its rounds, what takers share with it;
+//! * `engine.rs` with `limits.rs` and `flush.rs`: what is admitted, where it goes, when it is queued; no clock, no threads;
+//! * `files.rs`, `journal.rs`, `reader.rs`, `aside.rs`: chunk files written, synced, read, set aside;
+//! * `format.rs`, `places.rs`: the bytes and the names; `recovery.rs`: what start-up makes of them;
+//! * `split.rs`, `metadata.rs`: chunk keys;
+//! * `storage.rs`: the disk; `sim.rs`: the disk of the crash test.
 
+mod aside;
+mod chunk;
+mod engine;
+mod files;
+mod flush;
+mod format;
 mod handle;
+mod limits;
 mod metadata;
+mod mutation;
+mod open;
+mod places;
+mod queue;
+mod reader;
+mod recovery;
+mod report;
+mod settings;
+mod split;
+mod storage;
+mod thread;
 
+#[cfg(test)]
+mod tests;
+
+pub use flush::{FLUSH_INTERVAL, FlushMode, FlushRules, TIMEKEY_WAIT_SECONDS, TimekeyFlush};
 pub use handle::{Append, AppendError, BufferHandle, BufferStats, Chunk, ChunkId};
-pub use metadata::{ChunkKeys, Metadata};
+pub use metadata::{ChunkKeyError, ChunkKeys, Metadata};
+pub use open::open;
+pub use report::DiskFigures;
+pub use settings::{
+    BACKUP_LIMIT_BYTES, BLOCK_LIMIT, BackupConfig, BufferConfig, BufferKind, CHUNK_FULL_THRESHOLD,
+    FILE_CHUNK_LIMIT_BYTES, FILE_TOTAL_LIMIT_BYTES, FileConfig, Fsync, MEMORY_CHUNK_LIMIT_BYTES,
+    MEMORY_TOTAL_LIMIT_BYTES, OpenError, OverflowAction, RecoveryReport,
+};
+pub use split::{Splitter, Timekey, Zone};

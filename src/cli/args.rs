@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::bench::{BenchCommand, CatOptions};
+
 /// What `--version` prints after the name.
 pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Fluentd-compatible log forwarder)");
 
@@ -38,10 +40,10 @@ pub enum Command {
     /// Ends with 0 when it can run, 1 on faults, with --strict also on warnings.
     Check(CheckArgs),
     /// Send records from standard input to in_forward, with fluent-cat's options
-    Cat(crate::bench::CatOptions),
+    Cat(CatOptions),
     /// Generate load, count what arrives, judge the difference (docs/BENCH.md)
     #[command(subcommand)]
-    Bench(crate::bench::BenchCommand),
+    Bench(BenchCommand),
 }
 
 /// `check`

@@ -1,50 +1,126 @@
 //! The seam to configuration and pipeline, in one place.
 
+use std::env;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::Diagnostics;
+use crate::config::{self, Diagnostics, Document, LogLevel, SystemConfig};
+use crate::pipeline::{self, Overview, Plan, ProcessInfo};
+use crate::telemetry::log::{self, Level};
 
-/// `<system> shutdown_timeout` when silent: what service managers wait before they kill is 90 s, and what 30 s did
-/// not flush stays in file buffers.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Folder whose files are appended to the configuration when neither `$FLUENT_CONF_INCLUDE_DIR` nor `<system>` names
+/// one; Fluentd's.
+const INCLUDE_DIRECTORY: &str = "/etc/fluent/conf.d";
 
-/// A configuration that may run.
+/// A configuration without faults.
 pub(super) struct Loaded {
     pub(super) path: PathBuf,
-    pub(super) shutdown_timeout: Duration,
-    pub(super) log_level: Option<crate::telemetry::log::Level>,
-    pub(super) dump: String,
+    pub(super) document: Document,
+    plan: Plan,
 }
 
-/// Reads and checks the configuration; faults and warnings go to the diagnostics.
-pub(super) fn load(path: &Path, _inline: Option<&str>, diagnostics: &mut Diagnostics) -> Option<Loaded> {
-    if let Err(error) = std::fs::read_to_string(path) {
-        diagnostics.fault_anywhere(format!("configuration file {} cannot be read: {error}", path.display()));
-        return None;
+/// What the command line adds to the file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Additions<'a> {
+    /// `-i`
+    pub(super) inline: Option<&'a str>,
+    /// `--strict-config-value`
+    pub(super) strict: bool,
+    /// `--workers`
+    pub(super) workers: Option<u32>,
+    /// `--without-source`
+    pub(super) without_source: bool,
+}
+
+/// Reads and checks the configuration; faults and warnings go to the diagnostics. `None` when there are faults.
+pub(super) fn load(path: &Path, additions: Additions<'_>, diagnostics: &mut Diagnostics) -> Option<Loaded> {
+    let include_dir = env::var_os("FLUENT_CONF_INCLUDE_DIR").unwrap_or_else(|| INCLUDE_DIRECTORY.into());
+    let options = config::LoadOptions {
+        inline: additions.inline.map(str::to_owned),
+        strict: additions.strict,
+        include_dir: (!include_dir.is_empty()).then(|| PathBuf::from(include_dir)),
+        ..config::LoadOptions::default()
+    };
+    let mut document = config::load(path, &options, diagnostics)?;
+    if let Some(workers) = additions.workers {
+        document.system.workers = workers;
     }
-    Some(Loaded {
-        path: path.to_owned(),
-        shutdown_timeout: SHUTDOWN_TIMEOUT,
-        log_level: None,
-        dump: "<ROOT>\n</ROOT>\n".to_owned(),
-    })
+    if additions.without_source {
+        document.sources.clear();
+    }
+    let plan = pipeline::check(&document, diagnostics)?;
+    (!diagnostics.has_faults()).then(|| Loaded { path: path.to_owned(), document, plan })
+}
+
+impl Loaded {
+    /// `<system> shutdown_timeout`.
+    pub(super) fn shutdown_timeout(&self) -> Duration {
+        self.document.system.shutdown_timeout.duration()
+    }
+
+    /// The configuration as text for the log, secrets masked.
+    pub(super) fn dump(&self) -> String {
+        self.document.dump(&pipeline::spec_of)
+    }
+}
+
+/// What `<system>` and `<log>` say about the log, over the given options. The command line's own come after.
+pub(super) fn log_options(system: &SystemConfig, mut options: log::Options) -> log::Options {
+    if let Some(level) = system.log_level {
+        options.level = log_level(level);
+    }
+    if let Some(path) = &system.log.path {
+        // Absolute, since a daemon changes its directory and the file is opened again.
+        options.target = log::Target::File(std::path::absolute(path).unwrap_or_else(|_| path.into()));
+    }
+    options.format = match system.log.format {
+        config::LogFormat::Text => log::Format::Text,
+        config::LogFormat::Json => log::Format::Json,
+    };
+    options.time_format.clone_from(&system.log.time_format);
+    options.file_mode = system.file_permission.map(|mode| mode.0);
+    options
+}
+
+fn log_level(level: LogLevel) -> Level {
+    match level {
+        LogLevel::Trace => Level::Trace,
+        LogLevel::Debug => Level::Debug,
+        LogLevel::Info => Level::Info,
+        LogLevel::Warn => Level::Warn,
+        LogLevel::Error => Level::Error,
+        LogLevel::Fatal => Level::Fatal,
+    }
 }
 
 /// What runs.
-pub(super) struct Running;
+pub(super) struct Running(pipeline::Running);
 
 /// Builds and starts everything.
-pub(super) async fn start(_loaded: &Loaded) -> Result<Running, Vec<String>> {
-    Ok(Running)
+pub(super) async fn start(loaded: Loaded, process: ProcessInfo) -> Result<Running, Vec<String>> {
+    let overview = Arc::new(Overview::default());
+    overview.set_process(ProcessInfo { root_dir: loaded.document.system.root_dir.clone(), ..process });
+    let started = loaded.plan.start(overview).await;
+    started.map(Running).map_err(|faults| faults.into_iter().map(|fault| fault.0).collect())
 }
 
 impl Running {
     /// Every staged chunk becomes queued.
-    pub(super) fn flush(&self) {}
+    pub(super) fn flush(&self) {
+        self.0.flush();
+    }
 
     /// Stops within the limit and says what is left.
-    pub(super) async fn stop(self, _limit: Duration) -> String {
-        "no chunk is left in buffers".to_owned()
+    pub(super) async fn stop(self, limit: Duration) -> String {
+        let left = self.0.stop(limit).await.left;
+        if left.is_empty() {
+            return "no chunk is left in buffers".to_owned();
+        }
+        let shown: Vec<String> = left
+            .iter()
+            .map(|buffer| format!("{} chunks ({} bytes) in {}", buffer.chunks, buffer.bytes, buffer.id))
+            .collect();
+        format!("left in buffers: {}", shown.join(", "))
     }
 }

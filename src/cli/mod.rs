@@ -3,11 +3,12 @@
 //! | exit code | when |
 //! | --- | --- |
 //! | 0 | normal stop, `--dry-run` and `check` without faults, `--setup`, help, version |
-//! | 1 | wrong usage; `check` with faults (with `--strict` also warnings); the process cannot be set up (pid file, user, log) or had to stop before it was done |
-//! | 2 | a fault in the configuration, or something it names cannot be opened; nothing was started |
+//! | 1 | wrong usage; `check` or `--dry-run` with faults (`check --strict` also with warnings); the process cannot be set up (pid file, user, log), something that the configuration names cannot be opened (a port is taken), or the process had to stop before it was done |
+//! | 2 | a fault in the configuration; nothing was started, and starting again would not mend it |
 
 mod args;
 mod engine;
+mod help;
 mod run;
 mod setup;
 
@@ -15,10 +16,12 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
+use crate::bench;
 use crate::config::Diagnostics;
 use args::{Cli, Command};
+use engine::Additions;
 
-/// Wrong usage, or the process could not be set up.
+/// Wrong usage, or something outside of the configuration failed: a service manager may try again.
 const EXIT_FAILURE: u8 = 1;
 
 /// A fault in the configuration; nothing was started.
@@ -33,8 +36,8 @@ pub fn main() -> ExitCode {
     match cli.command {
         None => run_or_set_up(&cli.run),
         Some(Command::Check(arguments)) => check(&arguments),
-        Some(Command::Cat(options)) => crate::bench::cat::run(options),
-        Some(Command::Bench(command)) => crate::bench::run(command),
+        Some(Command::Cat(options)) => bench::cat::run(options),
+        Some(Command::Bench(command)) => bench::run(command),
     }
 }
 
@@ -56,8 +59,8 @@ fn run_or_set_up(args: &args::RunArgs) -> ExitCode {
 /// `check FILE`: everything that was found, each with its place, then one line that sums up.
 fn check(args: &args::CheckArgs) -> ExitCode {
     let mut diagnostics = Diagnostics::new();
-    diagnostics.set_strict_values(args.strict_config_value);
-    let loaded = engine::load(&args.file, None, &mut diagnostics);
+    let additions = Additions { strict: args.strict_config_value, ..Additions::default() };
+    let loaded = engine::load(&args.file, additions, &mut diagnostics);
     print!("{}", diagnostics.render());
     let (faults, warnings) = (diagnostics.faults().count(), diagnostics.warnings().count());
     let failed = diagnostics.has_faults() || loaded.is_none() || (args.strict && warnings > 0);
@@ -76,6 +79,10 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     let reason = text.split("\n\nUsage:").next().unwrap_or(&text).trim_end();
-    println!("{}\n{reason}", Cli::command().render_help());
+    let mut command = Cli::command();
+    command.build();
+    let first = std::env::args().nth(1).unwrap_or_default();
+    let shown = command.find_subcommand_mut(&first).map(|found| found.render_help());
+    println!("{}\n{reason}", shown.unwrap_or_else(|| command.render_help()));
     ExitCode::from(EXIT_FAILURE)
 }

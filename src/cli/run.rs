@@ -2,7 +2,6 @@
 
 use std::env;
 use std::fmt;
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,9 +9,10 @@ use std::time::Duration;
 use tracing::{error, info, warn};
 
 use super::args::RunArgs;
-use super::engine::{self, Loaded, Running};
+use super::engine::{self, Additions, Loaded, Running};
 use super::{EXIT_CONFIGURATION, EXIT_FAILURE};
 use crate::config::Diagnostics;
+use crate::pipeline::ProcessInfo;
 use crate::process::signals::{self, Request, Signals};
 use crate::process::{self, Identity, PidFile};
 use crate::telemetry::log::{self, Level, Logger, SUPERVISOR, Target};
@@ -93,7 +93,10 @@ fn options_hide_failures(args: &RunArgs) -> bool {
 
 fn log_target(args: &RunArgs) -> Target {
     match &args.log {
-        Some(path) if path.as_os_str() != "-" => Target::File(path.clone()),
+        // Absolute, since a daemon changes its directory and the file is opened again.
+        Some(path) if path.as_os_str() != "-" => {
+            Target::File(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
+        }
         _ => Target::Stdout,
     }
 }
@@ -116,7 +119,8 @@ fn run_logged(args: &RunArgs, logger: &Logger, options: log::Options) -> Result<
     let identity = Identity::resolve(args.user.as_deref(), args.group.as_deref())
         .map_err(|error| Failure::setup("cannot change the user", error))?;
     let loaded = load(args)?;
-    reconfigure_log(args, logger, options, &loaded)?;
+    let options = log_options(args, options, &loaded);
+    logger.reconfigure(&options).map_err(|error| Failure::setup("log file cannot be opened", error))?;
     info!(target: SUPERVISOR, path = %loaded.path.display(), "parsing config file is succeeded");
     if args.dry_run {
         info!(target: SUPERVISOR, "starting tributary-{} as dry run mode", env!("CARGO_PKG_VERSION"));
@@ -132,7 +136,7 @@ fn run_logged(args: &RunArgs, logger: &Logger, options: log::Options) -> Result<
         .enable_all()
         .build()
         .map_err(|error| Failure::setup("runtime cannot start", error))?;
-    let code = runtime.block_on(serve(args, &loaded, logger));
+    let code = runtime.block_on(serve(args, loaded, logger));
     runtime.shutdown_timeout(RUNTIME_STOP_LIMIT);
     drop(pid_file);
     code
@@ -156,9 +160,14 @@ fn load(args: &RunArgs) -> Result<Loaded, Failure> {
     let path = configuration_path(args);
     // A daemon changes its directory.
     let path = std::path::absolute(&path).unwrap_or(path);
+    let additions = Additions {
+        inline: args.inline_config.as_deref(),
+        strict: args.strict_config_value,
+        workers: args.workers,
+        without_source: args.without_source,
+    };
     let mut diagnostics = Diagnostics::new();
-    diagnostics.set_strict_values(args.strict_config_value);
-    let loaded = engine::load(&path, args.inline_config.as_deref(), &mut diagnostics);
+    let loaded = engine::load(&path, additions, &mut diagnostics);
     for warning in diagnostics.warnings() {
         warn!(target: SUPERVISOR, "{}", warning.one_line());
     }
@@ -184,19 +193,15 @@ fn load(args: &RunArgs) -> Result<Loaded, Failure> {
 }
 
 /// `<system>` and `<log>` under the command line's options.
-fn reconfigure_log(
-    args: &RunArgs,
-    logger: &Logger,
-    mut options: log::Options,
-    loaded: &Loaded,
-) -> Result<(), Failure> {
-    if let Some(level) = loaded.log_level
-        && args.verbose == 0
-        && args.quiet == 0
-    {
-        options.level = level;
+fn log_options(args: &RunArgs, from_command_line: log::Options, loaded: &Loaded) -> log::Options {
+    let mut options = engine::log_options(&loaded.document.system, from_command_line.clone());
+    if args.verbose > 0 || args.quiet > 0 {
+        options.level = from_command_line.level;
     }
-    logger.reconfigure(&options).map_err(|error| Failure::setup("log file cannot be opened", error))
+    if args.log.is_some() {
+        options.target = from_command_line.target;
+    }
+    options
 }
 
 /// Everything that changes the process, in the order that each step needs: mask, signals held back, daemon, pid file,
@@ -234,16 +239,17 @@ fn set_up_process(args: &RunArgs, logger: &Logger, identity: &Identity) -> Resul
 }
 
 fn dump_configuration(args: &RunArgs, loaded: &Loaded) {
-    if !args.suppress_config_dump {
-        info!(target: SUPERVISOR, "using configuration file: {}", loaded.dump);
+    if !args.suppress_config_dump && loaded.document.system.suppress_config_dump != Some(true) {
+        info!(target: SUPERVISOR, "using configuration file: {}", loaded.dump().trim_end());
     }
 }
 
 /// Starts the pipeline, answers signals, stops. Returns the exit code.
-async fn serve(args: &RunArgs, loaded: &Loaded, logger: &Logger) -> Result<u8, Failure> {
+async fn serve(args: &RunArgs, loaded: Loaded, logger: &Logger) -> Result<u8, Failure> {
     let mut signals =
         Signals::install().map_err(|error| Failure::setup("signals cannot be handled", error))?;
-    dump_configuration(args, loaded);
+    dump_configuration(args, &loaded);
+    let (path, shutdown_timeout) = (loaded.path.clone(), loaded.shutdown_timeout());
     info!(target: SUPERVISOR, pid = std::process::id(), "starting tributary-{}", env!("CARGO_PKG_VERSION"));
     info!(
         pid = std::process::id(),
@@ -251,14 +257,22 @@ async fn serve(args: &RunArgs, loaded: &Loaded, logger: &Logger) -> Result<u8, F
         worker = 0,
         "starting fluentd worker"
     );
-    let mut starting = std::pin::pin!(engine::start(loaded));
+    let mut starting = std::pin::pin!(engine::start(
+        loaded,
+        ProcessInfo {
+            config_path: Some(path.display().to_string()),
+            pid_file: args.daemon.as_ref().map(|path| path.display().to_string()),
+            log_path: args.log.as_ref().map(|path| path.display().to_string()),
+            root_dir: None,
+        }
+    ));
     let running = loop {
         tokio::select! {
             started = &mut starting => break started.map_err(|faults| build_failure(args, &faults))?,
             request = signals.next() => match request {
                 // Nothing has been taken in yet.
                 Request::Stop | Request::StopAtOnce => return Ok(0),
-                other => answer(other, None, logger, loaded),
+                other => answer(other, None, logger, &path),
             },
         }
     };
@@ -267,28 +281,31 @@ async fn serve(args: &RunArgs, loaded: &Loaded, logger: &Logger) -> Result<u8, F
         match signals.next().await {
             Request::Stop => break false,
             Request::StopAtOnce => break true,
-            other => answer(other, Some(&running), logger, loaded),
+            other => answer(other, Some(&running), logger, &path),
         }
     };
     if at_once {
         warn!("stopping at once; what is in memory buffers is lost");
         return Ok(EXIT_FAILURE);
     }
-    stop(running, &mut signals, loaded.shutdown_timeout).await
+    stop(running, &mut signals, shutdown_timeout).await
 }
 
 fn build_failure(args: &RunArgs, faults: &[String]) -> Failure {
     for fault in faults {
-        error!(target: SUPERVISOR, "config error in {fault}");
-        if options_hide_failures(args) && std::io::stderr().is_terminal() {
+        error!("{fault}");
+        if options_hide_failures(args) {
             eprintln!("{fault}");
         }
     }
-    Failure { exit: EXIT_CONFIGURATION, text: format!("{} fault(s), nothing was started", faults.len()) }
+    Failure {
+        exit: EXIT_FAILURE,
+        text: format!("{} part(s) cannot start, nothing was started", faults.len()),
+    }
 }
 
 /// The signals that do not end the process.
-fn answer(request: Request, running: Option<&Running>, logger: &Logger, loaded: &Loaded) {
+fn answer(request: Request, running: Option<&Running>, logger: &Logger, configuration: &Path) {
     match request {
         Request::Flush => {
             if let Err(error) = logger.reopen() {
@@ -311,7 +328,7 @@ fn answer(request: Request, running: Option<&Running>, logger: &Logger, loaded: 
             info!(target: SUPERVISOR, "SIGWINCH: there is no source-only mode to end");
         }
         Request::Dump => {
-            match process::write_dump(&format!("  configuration: {}\n", loaded.path.display())) {
+            match process::write_dump(&format!("  configuration: {}\n", configuration.display())) {
                 Ok(path) => info!(target: SUPERVISOR, path = %path.display(), "SIGCONT: dump written"),
                 Err(error) => warn!(target: SUPERVISOR, error = %error, "SIGCONT: dump cannot be written"),
             }
@@ -325,7 +342,7 @@ async fn stop(running: Running, signals: &mut Signals, limit: Duration) -> Resul
     info!(target: SUPERVISOR, "Received graceful stop");
     info!(worker = 0, "fluentd worker is now stopping");
     info!(worker = 0, "shutting down fluentd worker");
-    let stopping = tokio::time::timeout(limit + STOP_GRACE, running.stop(limit));
+    let stopping = tokio::time::timeout(limit.saturating_add(STOP_GRACE), running.stop(limit));
     let second = async {
         loop {
             if matches!(signals.next().await, Request::Stop | Request::StopAtOnce) {

@@ -9,8 +9,20 @@ const MAX_DIAGNOSTICS: usize = 1_000;
 /// Lines longer than this are cut in messages (a JSON value may be one line of a megabyte).
 const MAX_SHOWN_CHARACTERS: usize = 200;
 /// A parameter whose name contains one of these keeps its value out of messages and logs.
-const SECRET_WORDS: [&str; 8] =
-    ["password", "passwd", "passphrase", "secret", "token", "credential", "shared_key", "access_key"];
+const SECRET_WORDS: [&str; 12] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "credential",
+    "shared_key",
+    "access_key",
+    "api_key",
+    "apikey",
+    "license_key",
+    "connection_string",
+];
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

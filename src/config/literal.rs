@@ -321,7 +321,16 @@ impl Cursor {
                 return Err(error);
             };
             match c {
-                '#' if self.peek() == Some('{') => text.push_str(&self.code(at, scope, &mut outcome)?),
+                '#' if self.peek() == Some('{') => match self.code(at, scope, &mut outcome) {
+                    Ok(piece) => text.push_str(&piece),
+                    Err(error) if at.line == start.line => return Err(error),
+                    // several lines on, the likelier mistake is that the JSON was never closed
+                    Err(_) => {
+                        let mut error = ParseError::new(start, message);
+                        error.resume = Some(self.line_after(start));
+                        return Err(error);
+                    }
+                },
                 '"' => {
                     in_string = !in_string;
                     text.push(c);

@@ -61,7 +61,7 @@ impl V1Parser<'_> {
                 let section = open.last_mut().unwrap_or(into);
                 self.parameter(&mut cursor, folder, section, base_depth)
             };
-            self.take_code_faults(&mut cursor);
+            self.take_code_faults(&mut cursor, outcome.as_ref().err());
             if let Err(error) = outcome {
                 self.report(&mut cursor, error);
                 faults += 1;
@@ -90,10 +90,14 @@ impl V1Parser<'_> {
         }
     }
 
-    fn take_code_faults(&mut self, cursor: &mut Cursor) {
+    /// Reports what embedded code did wrong, except where the text is about to be read again.
+    fn take_code_faults(&mut self, cursor: &mut Cursor, error: Option<&ParseError>) {
+        let again_from = error.and_then(|error| error.resume).map_or(usize::MAX, |mark| mark.offset);
         for fault in std::mem::take(&mut cursor.code_faults) {
-            let span = cursor.span(fault.at);
-            self.diagnostics.fault(&span, fault.message).hint = fault.hint;
+            if fault.at.offset < again_from {
+                let span = cursor.span(fault.at);
+                self.diagnostics.fault(&span, fault.message).hint = fault.hint;
+            }
         }
     }
 
@@ -336,3 +340,6 @@ fn close(open: &mut Vec<Element>, into: &mut Element) {
 fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
+
+#[cfg(test)]
+mod tests;

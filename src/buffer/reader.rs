@@ -1,0 +1,100 @@
+//! Reading a chunk back from its file, for takers and for the backup directory. What cannot be read goes to a side file.
+
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::ChunkId;
+use super::format::{self, Totals};
+use super::places::{Places, State};
+use super::storage::{Storage, create_directories};
+
+/// Reads chunk files; cheap to clone, usable from any thread that may block.
+#[derive(Clone)]
+pub(super) struct Reader {
+    pub(super) storage: Arc<dyn Storage>,
+    pub(super) places: Places,
+}
+
+/// The content of a chunk file.
+#[derive(Debug)]
+pub(super) struct Content {
+    /// Events, in order.
+    pub(super) payload: Vec<Bytes>,
+    pub(super) totals: Totals,
+    /// Bytes that could not be read.
+    pub(super) damaged_bytes: u64,
+}
+
+impl Reader {
+    /// Reads the file of a chunk. Damage is set aside and told; the readable rest is the content.
+    pub(super) fn read(&self, id: ChunkId, renamed: bool) -> io::Result<Content> {
+        let path = self.places.chunk(if renamed { State::Queued } else { State::Staged }, id);
+        let file = Bytes::from(self.storage.read(&path, 0, u64::MAX)?);
+        let scan = format::scan(id, &file);
+        let damaged_bytes = scan.damaged.iter().map(|range| range.len() as u64).sum();
+        if damaged_bytes > 0 {
+            tracing::error!(
+                path = %path.display(),
+                damaged_bytes,
+                readable_events = scan.totals().events,
+                side_files = %self.places.damaged().display(),
+                "found broken chunk file, its readable part is delivered, the rest is set aside"
+            );
+            if let Err(error) = self.set_damage_aside(id, &file, &scan.damaged) {
+                tracing::error!(path = %path.display(), error = %error, "cannot set damaged bytes aside");
+            }
+        }
+        let payload = scan.frames.iter().map(|frame| file.slice(frame.payload.clone())).collect();
+        Ok(Content { payload, totals: scan.totals(), damaged_bytes })
+    }
+
+    /// Copies damaged ranges of a chunk file into its side file, each after a line that says where it stood. Ranges of
+    /// zeros (a hole that a power failure left) hold nothing and are left out. An existing side file is kept: the
+    /// damage was copied before.
+    pub(super) fn set_damage_aside(
+        &self,
+        id: ChunkId,
+        file: &[u8],
+        ranges: &[Range<usize>],
+    ) -> io::Result<()> {
+        let mut aside = Vec::new();
+        for range in ranges {
+            let bytes = file.get(range.clone()).unwrap_or_default();
+            if bytes.iter().any(|byte| *byte != 0) {
+                aside.extend_from_slice(format!("offset={} bytes={}\n", range.start, bytes.len()).as_bytes());
+                aside.extend_from_slice(bytes);
+                aside.push(b'\n');
+            }
+        }
+        if aside.is_empty() {
+            return Ok(());
+        }
+        let path = self.side_file(&format!("{id}.damage"))?;
+        match self.storage.create_new(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+            Ok(mut file) => {
+                file.write_at(&mut [io::IoSlice::new(&aside)], 0)?;
+                file.sync_data()?;
+                self.storage.sync_dir(&self.places.damaged())
+            }
+        }
+    }
+
+    /// Moves a whole file to the side directory.
+    pub(super) fn set_file_aside(&self, name: &str) -> io::Result<PathBuf> {
+        let to = self.side_file(name)?;
+        self.storage.rename(&self.places.directory.join(name), &to)?;
+        Ok(to)
+    }
+
+    fn side_file(&self, name: &str) -> io::Result<PathBuf> {
+        let directory = self.places.damaged();
+        create_directories(self.storage.as_ref(), &directory)?;
+        Ok(directory.join(name))
+    }
+}
