@@ -101,7 +101,9 @@ impl Bench {
     /// Chunks in the backup directory (each with a text beside it that says why).
     fn backups(&self) -> usize {
         let entries = std::fs::read_dir(self.backup.path()).unwrap();
-        entries.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|end| end == "log")).count()
+        entries
+            .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|end| end == "log"))
+            .count()
     }
 
     async fn stop(self) {
