@@ -29,8 +29,8 @@ section "licences, bans, sources" cargo deny --log-level warn check licenses ban
 section "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc -q --locked --workspace --no-deps --document-private-items
 section "release build" cargo build -q --locked --release
 section "unit tests" cargo test --locked --workspace --lib --bins
-# Processes under test are the release binary, the one that users run.
-section "integration tests" env TRIBUTARY_BIN="$PWD/target/release/tributary" cargo test --locked --test integration
+# In the release profile: the processes under test are the binary that users run.
+section "integration tests" cargo test --locked --release --test integration
 section "fuzz" scripts/fuzz.sh "$FUZZ_SECONDS"
 section "tree is clean" tree_is_clean
 

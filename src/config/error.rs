@@ -9,8 +9,20 @@ const MAX_DIAGNOSTICS: usize = 1_000;
 /// Lines longer than this are cut in messages (a JSON value may be one line of a megabyte).
 const MAX_SHOWN_CHARACTERS: usize = 200;
 /// A parameter whose name contains one of these keeps its value out of messages and logs.
-const SECRET_WORDS: [&str; 8] =
-    ["password", "passwd", "passphrase", "secret", "token", "credential", "shared_key", "access_key"];
+const SECRET_WORDS: [&str; 12] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "credential",
+    "shared_key",
+    "access_key",
+    "api_key",
+    "apikey",
+    "license_key",
+    "connection_string",
+];
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -285,4 +297,38 @@ fn edit_distance(left: &str, right: &str) -> usize {
         before_last = std::mem::replace(&mut last, current);
     }
     last[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name() {
+        let known = ["port", "path", "flush_interval", "tag"];
+        let rows = [
+            ("prot", Some("port")),
+            ("pth", Some("path")),
+            ("flush_intervall", Some("flush_interval")),
+            ("xyz", None),
+            ("tga", Some("tag")),
+            ("", None),
+        ];
+        for (name, expected) in rows {
+            assert_eq!(nearest(name, known), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_findings_is_bounded() {
+        let mut diagnostics = Diagnostics::new();
+        for number in 0..MAX_DIAGNOSTICS {
+            diagnostics.warning(&Span::none(), format!("{number}"));
+        }
+        assert!(!diagnostics.has_faults());
+        diagnostics.fault_anywhere("late").hint("still counts");
+        assert!(diagnostics.has_faults());
+        assert_eq!(diagnostics.iter().count(), MAX_DIAGNOSTICS);
+        assert!(diagnostics.render().ends_with("1 more are not shown\n"));
+    }
 }

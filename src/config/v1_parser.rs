@@ -61,7 +61,7 @@ impl V1Parser<'_> {
                 let section = open.last_mut().unwrap_or(into);
                 self.parameter(&mut cursor, folder, section, base_depth)
             };
-            self.take_code_faults(&mut cursor);
+            self.take_code_faults(&mut cursor, outcome.as_ref().err().map(AsRef::as_ref));
             if let Err(error) = outcome {
                 self.report(&mut cursor, error);
                 faults += 1;
@@ -79,7 +79,7 @@ impl V1Parser<'_> {
         }
     }
 
-    fn report(&mut self, cursor: &mut Cursor, error: ParseError) {
+    fn report(&mut self, cursor: &mut Cursor, error: Box<ParseError>) {
         let fault = self.diagnostics.fault(&cursor.span(error.at), error.message);
         fault.expected = error.expected;
         fault.got = error.got;
@@ -90,10 +90,14 @@ impl V1Parser<'_> {
         }
     }
 
-    fn take_code_faults(&mut self, cursor: &mut Cursor) {
+    /// Reports what embedded code did wrong, except where the text is about to be read again.
+    fn take_code_faults(&mut self, cursor: &mut Cursor, error: Option<&ParseError>) {
+        let again_from = error.and_then(|error| error.resume).map_or(usize::MAX, |mark| mark.offset);
         for fault in std::mem::take(&mut cursor.code_faults) {
-            let span = cursor.span(fault.at);
-            self.diagnostics.fault(&span, fault.message).hint = fault.hint;
+            if fault.at.offset < again_from {
+                let span = cursor.span(fault.at);
+                self.diagnostics.fault(&span, fault.message).hint = fault.hint;
+            }
         }
     }
 
@@ -102,7 +106,7 @@ impl V1Parser<'_> {
     }
 
     /// `<name argument>`; `None` when the whole section is skipped.
-    fn start_tag(&mut self, cursor: &mut Cursor, depth: usize) -> Result<Option<Element>, ParseError> {
+    fn start_tag(&mut self, cursor: &mut Cursor, depth: usize) -> Result<Option<Element>, Box<ParseError>> {
         let start = cursor.mark();
         cursor.next();
         let name = cursor.take_while(is_name);
@@ -155,7 +159,7 @@ impl V1Parser<'_> {
         cursor: &mut Cursor,
         open: &mut Vec<Element>,
         into: &mut Element,
-    ) -> Result<(), ParseError> {
+    ) -> Result<(), Box<ParseError>> {
         let start = cursor.mark();
         cursor.take("</");
         let name = cursor.take_while(is_name);
@@ -194,7 +198,7 @@ impl V1Parser<'_> {
         folder: &Path,
         section: &mut Element,
         depth: usize,
-    ) -> Result<(), ParseError> {
+    ) -> Result<(), Box<ParseError>> {
         let start = cursor.mark();
         let key = match cursor.peek() {
             Some('"') => match cursor.double_quoted(&self.scope())? {
@@ -247,7 +251,7 @@ impl V1Parser<'_> {
         folder: &Path,
         section: &mut Element,
         depth: usize,
-    ) -> Result<(), ParseError> {
+    ) -> Result<(), Box<ParseError>> {
         let location = match cursor.peek() {
             Some('"' | '\'') => cursor.value(&self.scope())?,
             _ => cursor.bare_value(),
@@ -336,3 +340,6 @@ fn close(open: &mut Vec<Element>, into: &mut Element) {
 fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
+
+#[cfg(test)]
+mod tests;

@@ -433,6 +433,9 @@ impl Evaluator<'_> {
             ("File", "open", [Value::Text(path), Value::Text(mode)]) if mode.starts_with('r') => {
                 self.read_file(path)
             }
+            ("File" | "IO", "read" | "open", [Value::Nil, ..]) => {
+                raised("TypeError", "no implicit conversion of nil into String")
+            }
             ("File", "exist?" | "file?", [Value::Text(path)]) => {
                 Ok(Value::Bool(self.scope.environment.read_file(Path::new(path)).is_ok()))
             }
