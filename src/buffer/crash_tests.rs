@@ -37,6 +37,8 @@ enum Step {
     Rollback,
     /// Waiting chunks get their queued names.
     Rename,
+    /// The journal in use is retired.
+    Retire,
     /// Takes and delivers everything.
     Drain,
 }
@@ -68,6 +70,20 @@ struct World {
     steps: u64,
 }
 
+thread_local! {
+    /// Rounds with more files than this are journaled; above what the workload reaches by default.
+    static JOURNAL_ABOVE_FILES: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
+}
+
+/// Opens an engine; journals as the test says.
+fn open_sim(config: BufferConfig, storage: &SimStorage) -> Result<Engine, OpenError> {
+    let (mut engine, _) = open_engine(config, std::sync::Arc::new(storage.clone()), now(0))?;
+    if let Some(files) = &mut engine.files {
+        files.journal_above_files = JOURNAL_ABOVE_FILES.get();
+    }
+    Ok(engine)
+}
+
 fn config() -> BufferConfig {
     let mut config = BufferConfig::file("out", DIRECTORY);
     config.flush.mode = FlushMode::Lazy;
@@ -85,8 +101,8 @@ impl World {
     fn open(disk: Disk, config: BufferConfig, crash: Option<CrashPoint>) -> Result<Option<Self>, String> {
         let storage = SimStorage::new(disk);
         storage.disk().crash = crash;
-        match open_engine(config, std::sync::Arc::new(storage.clone()), now(0)) {
-            Ok((engine, _)) => Ok(Some(Self { storage, engine, taken: Vec::new(), steps: 0 })),
+        match open_sim(config, &storage) {
+            Ok(engine) => Ok(Some(Self { storage, engine, taken: Vec::new(), steps: 0 })),
             Err(_) if storage.disk().crashed => Ok(None),
             Err(error) => Err(format!("does not open: {error}")),
         }
@@ -196,6 +212,7 @@ impl World {
                     }
                 }
                 Step::Rename => self.engine.rename_waiting(),
+                Step::Retire => self.engine.retire_journals(true),
                 Step::Drain => {
                     while self.take(oracle)? {}
                     while !self.taken.is_empty() {
@@ -240,6 +257,27 @@ const WORKLOAD: &[Step] = &[
     Step::Append(&["d"]),
 ];
 
+/// Rounds with many files and few, in turn, so that frames of a chunk stand partly in the journal and partly not.
+const JOURNALED: &[Step] = &[
+    Step::Append(&["a", "b"]),
+    Step::Append(&["a"]),
+    Step::Append(&["a", "b", "c"]),
+    Step::EnqueueAll,
+    Step::Take,
+    Step::Commit,
+    Step::Append(&["c", "b"]),
+    Step::Retire,
+    Step::Append(&["c"]),
+    Step::AppendAcross(&["a", "b"]),
+    Step::EnqueueAll,
+    Step::Rename,
+    Step::Take,
+    Step::Append(&["a", "c"]),
+    Step::Commit,
+    Step::Take,
+    Step::Rollback,
+];
+
 #[derive(Debug, Default)]
 struct Explored {
     crash_points: u64,
@@ -278,8 +316,7 @@ fn judge_nested(
     let storage = {
         let storage = SimStorage::new(disk.clone());
         storage.disk().crash = Some(crash);
-        let shared = std::sync::Arc::new(storage.clone());
-        if let Ok((engine, _)) = open_engine(config.clone(), shared, now(0)) {
+        if let Ok(engine) = open_sim(config.clone(), &storage) {
             let mut world = World { storage: storage.clone(), engine, taken: Vec::new(), steps: 0 };
             world.run(&mut oracle, AFTERWARDS)?;
         }
@@ -313,7 +350,7 @@ fn explore(config: &BufferConfig, script: &[Step], power: bool, seed: u64) -> Re
         let mut oracle = Oracle::default();
         let storage = SimStorage::new(empty());
         storage.disk().crash = crash;
-        if let Ok((engine, _)) = open_engine(config.clone(), std::sync::Arc::new(storage.clone()), now(0)) {
+        if let Ok(engine) = open_sim(config.clone(), &storage) {
             let mut world = World { storage: storage.clone(), engine, taken: Vec::new(), steps: 0 };
             world.run(&mut oracle, script)?;
         }
@@ -366,6 +403,14 @@ fn seed() -> u64 {
 #[test]
 fn every_crash_state_keeps_every_confirmed_event() {
     let explored = explore(&config(), WORKLOAD, true, seed()).unwrap();
+    println!("{explored:?}");
+    assert!(explored.states > 2_000, "{explored:?}");
+}
+
+#[test]
+fn every_crash_state_with_journals_keeps_every_confirmed_event() {
+    JOURNAL_ABOVE_FILES.set(1);
+    let explored = explore(&config(), JOURNALED, true, seed()).unwrap();
     println!("{explored:?}");
     assert!(explored.states > 2_000, "{explored:?}");
 }

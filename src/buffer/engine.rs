@@ -260,6 +260,10 @@ impl Engine {
     /// Writes and syncs what this round has placed.
     fn store(&mut self, now: Now) -> Result<(), StoreError> {
         let Some(files) = &mut self.files else { return Ok(()) };
+        if self.touched.is_empty() && self.closing.is_empty() {
+            return Ok(());
+        }
+        files.begin_round(self.touched.len() + self.closing.len())?;
         for key in &self.touched {
             if let Some(staged) = self.stage.get_mut(key) {
                 write(files, staged, false, &self.config.plugin_id, now)?;
@@ -429,6 +433,15 @@ impl Engine {
     pub(super) fn finish(&mut self) {
         if self.fsync() != Some(Fsync::Off) {
             self.sync();
+        }
+        self.retire_journals(true);
+    }
+
+    /// Deletes journals that are full or no longer needed.
+    pub(super) fn retire_journals(&mut self, all: bool) {
+        let Some(files) = self.files.as_mut().filter(|files| all || files.has_retired_journals()) else { return };
+        if let Err(error) = files.retire_journals(all) {
+            self.reporter.storage_failed(&error);
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::journal::{JOURNAL_ABOVE_FILES, Journal};
 use super::format::{self, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Head, SEAL_BYTES, Totals};
 use super::mutation::{Mutation, active};
 use super::places::{Places, State};
@@ -87,11 +88,21 @@ pub(super) struct FileStore {
     pub(super) storage: Arc<dyn Storage>,
     pub(super) places: Places,
     pub(super) fsync: Fsync,
-    open: OpenFiles,
+    pub(super) open: OpenFiles,
     /// Written since their last sync.
-    dirty: HashSet<ChunkId>,
+    pub(super) dirty: HashSet<ChunkId>,
     /// Files were created since the last sync of the directory.
-    directory_dirty: bool,
+    pub(super) directory_dirty: bool,
+    /// The journal in use.
+    pub(super) journal: Option<Journal>,
+    /// This round writes to the journal.
+    pub(super) journaling: bool,
+    /// Journals that take nothing more; they go when the files of their chunks are synced.
+    pub(super) retired: Vec<Journal>,
+    /// Number of the next journal.
+    pub(super) next_journal: u64,
+    /// See [`JOURNAL_ABOVE_FILES`]; a field so that tests reach the journal with few files.
+    pub(super) journal_above_files: usize,
     /// Held while the buffer lives.
     _lock: Box<dyn Any + Send>,
 }
@@ -103,8 +114,20 @@ impl FileStore {
         fsync: Fsync,
         lock: Box<dyn Any + Send>,
     ) -> Self {
-        let open = OpenFiles::default();
-        Self { storage, places, fsync, open, dirty: HashSet::new(), directory_dirty: false, _lock: lock }
+        Self {
+            storage,
+            places,
+            fsync,
+            open: OpenFiles::default(),
+            dirty: HashSet::new(),
+            directory_dirty: false,
+            journal: None,
+            journaling: false,
+            retired: Vec::new(),
+            next_journal: 0,
+            journal_above_files: JOURNAL_ABOVE_FILES,
+            _lock: lock,
+        }
     }
 
     /// Writes a job. After an error the file must be undone to `job.end`.
@@ -135,6 +158,12 @@ impl FileStore {
         }
         if let Some(seal) = &seal {
             slices.push(IoSlice::new(seal));
+        }
+        if self.journaling
+            && let Some(journal) = &mut self.journal
+            && let Err(error) = journal.add(job.id, job.end, &slices)
+        {
+            return Err(self.give_up_journal("write to journal", error));
         }
         self.write_slices(job, &mut slices)?;
         let seal_bytes = seal.map_or(0, |_| SEAL_BYTES as u64);
@@ -172,6 +201,7 @@ impl FileStore {
         if end == 0 {
             self.open.remove(id);
             self.dirty.remove(&id);
+            self.forget_in_journals(id);
             // What cannot be removed is an unconfirmed chunk: start-up delivers it, at worst once too often.
             let _ = self.storage.unlink(&path);
             return true;
@@ -185,10 +215,10 @@ impl FileStore {
 
     /// Ends a round: with `fsync ack`, everything written so far is on stable storage afterwards.
     pub(super) fn end_round(&mut self) -> Result<SyncRound, StoreError> {
-        if self.fsync == Fsync::Ack && !self.dirty.is_empty() {
-            self.sync()
-        } else {
-            Ok(SyncRound::default())
+        match self.fsync {
+            Fsync::Ack if self.journaling => self.sync_journal(),
+            Fsync::Ack if !self.dirty.is_empty() => self.sync(),
+            _ => Ok(SyncRound::default()),
         }
     }
 
@@ -217,7 +247,7 @@ impl FileStore {
     }
 
     /// Opens a chunk's file under whichever name it has.
-    fn reopen(&self, id: ChunkId) -> io::Result<Box<dyn StorageFile>> {
+    pub(super) fn reopen(&self, id: ChunkId) -> io::Result<Box<dyn StorageFile>> {
         match self.storage.open(&self.places.chunk(State::Staged, id)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.storage.open(&self.places.chunk(State::Queued, id))
@@ -226,7 +256,7 @@ impl FileStore {
         }
     }
 
-    fn sync_directory(&mut self) -> Result<(), StoreError> {
+    pub(super) fn sync_directory(&mut self) -> Result<(), StoreError> {
         if self.directory_dirty && !active(Mutation::NoDirectorySync) {
             self.storage.sync_dir(&self.places.directory).map_err(|source| StoreError {
                 action: "sync directory",
@@ -266,6 +296,7 @@ impl FileStore {
     pub(super) fn unlink(&mut self, id: ChunkId, state: State) -> io::Result<()> {
         self.open.remove(id);
         self.dirty.remove(&id);
+        self.forget_in_journals(id);
         match self.storage.unlink(&self.places.chunk(state, id)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
@@ -323,13 +354,13 @@ fn frames(id: ChunkId, offset: u64, parts: &[Part], now_ms: u64) -> Frames {
 
 /// Open chunk files, the least recently used one gives way.
 #[derive(Default)]
-struct OpenFiles {
+pub(super) struct OpenFiles {
     files: HashMap<ChunkId, (u64, Box<dyn StorageFile>)>,
     clock: u64,
 }
 
 impl OpenFiles {
-    fn get(&mut self, id: ChunkId) -> Option<&mut dyn StorageFile> {
+    pub(super) fn get(&mut self, id: ChunkId) -> Option<&mut dyn StorageFile> {
         self.clock += 1;
         let (used, file) = self.files.get_mut(&id)?;
         *used = self.clock;
@@ -348,7 +379,7 @@ impl OpenFiles {
         slot.1.as_mut()
     }
 
-    fn remove(&mut self, id: ChunkId) {
+    pub(super) fn remove(&mut self, id: ChunkId) {
         self.files.remove(&id);
     }
 }

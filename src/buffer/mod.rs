@@ -19,6 +19,8 @@ mod files;
 mod flush;
 mod format;
 mod handle;
+mod journal;
+mod journaling;
 mod limits;
 mod metadata;
 mod mutation;
