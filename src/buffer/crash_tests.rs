@@ -23,7 +23,7 @@ const DIRECTORY: &str = "/var/buffer";
 
 /// One step of a workload.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+pub(super) enum Step {
     /// One arrival for each tag, in one round.
     Append(&'static [&'static str]),
     /// One arrival with a part for each tag.
@@ -45,10 +45,10 @@ enum Step {
 
 /// What senders and receivers know; it outlives crashes.
 #[derive(Clone, Default)]
-struct Oracle {
-    sent: u64,
-    confirmed: BTreeSet<u64>,
-    delivered: BTreeSet<u64>,
+pub(super) struct Oracle {
+    pub(super) sent: u64,
+    pub(super) confirmed: BTreeSet<u64>,
+    pub(super) delivered: BTreeSet<u64>,
     /// First content handed out under an id.
     handed: HashMap<ChunkId, Vec<u64>>,
 }
@@ -63,9 +63,9 @@ fn event(number: u64) -> Vec<u8> {
     entry
 }
 
-struct World {
-    storage: SimStorage,
-    engine: Engine,
+pub(super) struct World {
+    pub(super) storage: SimStorage,
+    pub(super) engine: Engine,
     taken: Vec<(ChunkId, Vec<u64>)>,
     steps: u64,
 }
@@ -84,7 +84,7 @@ fn open_sim(config: BufferConfig, storage: &SimStorage) -> Result<Engine, OpenEr
     Ok(engine)
 }
 
-fn config() -> BufferConfig {
+pub(super) fn config() -> BufferConfig {
     let mut config = BufferConfig::file("out", DIRECTORY);
     config.flush.mode = FlushMode::Lazy;
     config.queued_chunks_limit = None;
@@ -98,7 +98,7 @@ fn now(steps: u64) -> Now {
 
 impl World {
     /// `None`: crashed while opening.
-    fn open(disk: Disk, config: BufferConfig, crash: Option<CrashPoint>) -> Result<Option<Self>, String> {
+    pub(super) fn open(disk: Disk, config: BufferConfig, crash: Option<CrashPoint>) -> Result<Option<Self>, String> {
         let storage = SimStorage::new(disk);
         storage.disk().crash = crash;
         match open_sim(config, &storage) {
@@ -192,7 +192,7 @@ impl World {
     }
 
     /// `false`: crashed.
-    fn run(&mut self, oracle: &mut Oracle, script: &[Step]) -> Result<bool, String> {
+    pub(super) fn run(&mut self, oracle: &mut Oracle, script: &[Step]) -> Result<bool, String> {
         for step in script {
             self.steps += 1;
             match step {
@@ -232,7 +232,7 @@ impl World {
 const AFTERWARDS: &[Step] = &[Step::Append(&["a", "b"]), Step::EnqueueAll, Step::Drain];
 
 /// The workload: create, append, seal, rename, deliver straight from the stage, roll back, purge.
-const WORKLOAD: &[Step] = &[
+pub(super) const WORKLOAD: &[Step] = &[
     Step::Append(&["a"]),
     Step::Append(&["a", "b"]),
     Step::EnqueueAll,

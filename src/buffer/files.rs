@@ -99,6 +99,7 @@ pub(super) struct FileStore {
     pub(super) journaling: bool,
     /// Journals that take nothing more; they go when the files of their chunks are synced.
     pub(super) retired: Vec<Journal>,
+    failed: Vec<StoreError>,
     /// Number of the next journal.
     pub(super) next_journal: u64,
     /// See [`JOURNAL_ABOVE_FILES`]; a field so that tests reach the journal with few files.
@@ -124,6 +125,7 @@ impl FileStore {
             journal: None,
             journaling: false,
             retired: Vec::new(),
+            failed: Vec::new(),
             next_journal: 0,
             journal_above_files: JOURNAL_ABOVE_FILES,
             _lock: lock,
@@ -222,7 +224,7 @@ impl FileStore {
         }
     }
 
-    /// Syncs every dirty file and, if files were created, the directory.
+    /// Syncs every dirty file and, if files were created, the directory. Files whose sync failed: [`Self::take_failed`].
     pub(super) fn sync(&mut self) -> Result<SyncRound, StoreError> {
         let started = Instant::now();
         let mut ids: Vec<ChunkId> = self.dirty.iter().copied().collect();
@@ -236,14 +238,24 @@ impl FileStore {
                 source,
                 chunk: Some(*id),
             };
-            match self.open.get(*id) {
-                Some(file) => file.sync_data().map_err(failed)?,
-                None => self.reopen(*id).and_then(|mut file| file.sync_data()).map_err(failed)?,
-            }
+            let synced = match self.open.get(*id) {
+                Some(file) => file.sync_data(),
+                None => self.reopen(*id).and_then(|mut file| file.sync_data()),
+            };
             self.dirty.remove(id);
+            if let Err(error) = synced {
+                // Never again on this descriptor: it would succeed without the pages that were dropped.
+                self.open.remove(*id);
+                self.failed.push(failed(error));
+            }
         }
         self.sync_directory()?;
         Ok(SyncRound { files: ids.len(), took: started.elapsed() })
+    }
+
+    /// Files whose sync failed since the last call.
+    pub(super) fn take_failed(&mut self) -> Vec<StoreError> {
+        std::mem::take(&mut self.failed)
     }
 
     /// Opens a chunk's file under whichever name it has.

@@ -41,6 +41,8 @@ pub(super) struct Journal {
     end: u64,
     /// Chunks with records in it.
     pub(super) chunks: HashSet<ChunkId>,
+    /// Those whose own files failed to sync: the journal stays until they are delivered.
+    pub(super) stuck: HashSet<ChunkId>,
 }
 
 /// A record of a journal, where its bytes stand in the journal file.
@@ -62,7 +64,7 @@ impl Journal {
             let _ = storage.unlink(&path);
             return Err(error);
         }
-        Ok(Self { number, file, end: PREFACE_BYTES as u64, chunks: HashSet::new() })
+        Ok(Self { number, file, end: PREFACE_BYTES as u64, chunks: HashSet::new(), stuck: HashSet::new() })
     }
 
     /// Adds bytes of a chunk file. After an error the journal must not be used again.
@@ -73,7 +75,8 @@ impl Journal {
 
     /// Notes that a chunk is done. Not synced: after a power failure it may come once more.
     pub(super) fn done(&mut self, chunk: ChunkId) -> io::Result<()> {
-        if self.chunks.remove(&chunk) { self.write(KIND_DONE, chunk, 0, &[]) } else { Ok(()) }
+        let known = self.chunks.remove(&chunk) | self.stuck.remove(&chunk);
+        if known { self.write(KIND_DONE, chunk, 0, &[]) } else { Ok(()) }
     }
 
     fn write(&mut self, kind: u8, chunk: ChunkId, offset: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {

@@ -60,14 +60,19 @@ impl FileStore {
         if all || empty {
             self.retired.extend(self.journal.take());
         }
-        while let Some(mut journal) = self.retired.pop() {
+        let mut result = Ok(());
+        for mut journal in std::mem::take(&mut self.retired) {
             let number = journal.number();
-            if let Err(error) = self.retire(&mut journal) {
-                self.retired.push(journal);
-                return Err(self.journal_error("retire journal", number, error));
+            match self.retire(&mut journal) {
+                Ok(true) => {}
+                Ok(false) => self.retired.push(journal),
+                Err(error) => {
+                    self.retired.push(journal);
+                    result = Err(self.journal_error("retire journal", number, error));
+                }
             }
         }
-        Ok(())
+        result
     }
 
     /// Whether a journal waits for [`Self::retire_journals`].
@@ -76,21 +81,35 @@ impl FileStore {
             || self.journal.as_ref().is_some_and(|journal| journal.is_worn() && journal.chunks.is_empty())
     }
 
-    fn retire(&mut self, journal: &mut Journal) -> io::Result<()> {
+    /// `false`: it must stay for now.
+    fn retire(&mut self, journal: &mut Journal) -> io::Result<bool> {
+        let mut failed = None;
         let mut ids: Vec<ChunkId> = journal.chunks.iter().copied().collect();
         ids.sort_unstable();
         for id in ids {
-            match self.open.get(id) {
-                Some(file) => file.sync_data()?,
-                None => self.reopen(id)?.sync_data()?,
-            }
+            let synced = match self.open.get(id) {
+                Some(file) => file.sync_data(),
+                None => self.reopen(id).and_then(|mut file| file.sync_data()),
+            };
             journal.chunks.remove(&id);
+            if let Err(error) = synced {
+                // A second sync might succeed without the lost pages: this journal is now their only safe place.
+                self.open.remove(id);
+                journal.stuck.insert(id);
+                failed = Some(error);
+            }
+        }
+        match failed {
+            Some(error) => return Err(error),
+            None if !journal.stuck.is_empty() => return Ok(false),
+            None => {}
         }
         self.storage.sync_dir(&self.places.directory)?;
         self.directory_dirty = false;
         self.storage.unlink(&self.places.journal(journal.number()))?;
         // Gone for good before a chunk of it is deleted, or a power failure would bring the chunk back.
-        self.storage.sync_dir(&self.places.directory)
+        self.storage.sync_dir(&self.places.directory)?;
+        Ok(true)
     }
 
     /// A chunk is done: no journal may bring it back.
@@ -107,6 +126,7 @@ impl FileStore {
         self.dirty.remove(&id);
         for journal in self.journal.iter_mut().chain(&mut self.retired) {
             journal.chunks.remove(&id);
+            journal.stuck.remove(&id);
         }
     }
 }

@@ -30,6 +30,7 @@ mod queue;
 mod reader;
 mod recovery;
 mod report;
+mod rescue;
 mod settings;
 mod split;
 mod storage;
@@ -37,6 +38,8 @@ mod thread;
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod fault_tests;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
