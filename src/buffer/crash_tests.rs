@@ -50,10 +50,10 @@ pub(super) struct Oracle {
     pub(super) confirmed: BTreeSet<u64>,
     pub(super) delivered: BTreeSet<u64>,
     /// First content handed out under an id.
-    handed: HashMap<ChunkId, Vec<u64>>,
+    pub(super) handed: HashMap<ChunkId, Vec<u64>>,
 }
 
-fn event(number: u64) -> Vec<u8> {
+pub(super) fn event(number: u64) -> Vec<u8> {
     let mut record = Vec::new();
     msgpack::write_map_header(&mut record, 1);
     msgpack::write_str(&mut record, b"n");

@@ -317,8 +317,8 @@ impl FileStore {
 }
 
 /// Encoded frames of a job: each header serves the parts of one range.
-struct Frames {
-    headers: Vec<[u8; FRAME_HEADER_BYTES]>,
+pub(super) struct Frames {
+    pub(super) headers: Vec<[u8; FRAME_HEADER_BYTES]>,
     members: Vec<std::ops::Range<usize>>,
     end: u64,
 }
@@ -328,7 +328,7 @@ fn stored_sender(part: &Part) -> Option<&Bytes> {
     part.sender_chunk.as_ref().filter(|sender| sender.len() <= format::SENDER_CHUNK_LIMIT_BYTES)
 }
 
-fn frames(id: ChunkId, offset: u64, parts: &[Part], now_ms: u64) -> Frames {
+pub(super) fn frames(id: ChunkId, offset: u64, parts: &[Part], now_ms: u64) -> Frames {
     let mut out = Frames { headers: Vec::with_capacity(parts.len()), members: Vec::new(), end: offset };
     let mut at = 0;
     while let Some(first) = parts.get(at) {

@@ -18,6 +18,7 @@ mod engine;
 mod files;
 mod flush;
 mod format;
+mod fuzzing;
 mod handle;
 mod journal;
 mod journaling;
@@ -39,6 +40,8 @@ mod thread;
 #[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
 mod sim;
@@ -46,6 +49,7 @@ mod sim;
 mod tests;
 
 pub use flush::{FLUSH_INTERVAL, FlushMode, FlushRules, TIMEKEY_WAIT_SECONDS, TimekeyFlush};
+pub use fuzzing::read_anything;
 pub use handle::{Append, AppendError, BufferHandle, BufferStats, Chunk, ChunkId};
 pub use metadata::{ChunkKeyError, ChunkKeys, Metadata};
 pub use open::open;
