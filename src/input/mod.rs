@@ -4,6 +4,7 @@
 
 mod http_server;
 mod in_debug_agent;
+mod in_forward;
 mod in_monitor_agent;
 mod in_prometheus;
 mod in_sample;
@@ -15,7 +16,8 @@ use futures_util::future::BoxFuture;
 
 use crate::config::{Diagnostics, Element, SectionSpec};
 use crate::event::EventStream;
-use crate::pipeline::BuildError;
+use crate::net::budget::MemoryBudget;
+use crate::pipeline::{BuildError, Reading, Sample};
 use crate::router::Entrance;
 use crate::telemetry::PluginMetrics;
 
@@ -30,6 +32,7 @@ pub struct Arrival {
 
 /// Every input that is built.
 pub const INPUTS: &[&InputPlugin] = &[
+    &in_forward::PLUGIN,
     &in_sample::PLUGIN,
     &in_monitor_agent::PLUGIN,
     &in_prometheus::PLUGIN,
@@ -69,6 +72,8 @@ pub struct InputContext {
     pub overview: Arc<crate::pipeline::Overview>,
     /// `<system>` settings.
     pub system: Arc<crate::config::SystemConfig>,
+    /// Bytes of events in transit (`<system> memory_limit`): one for the process, clones share it.
+    pub memory: MemoryBudget,
 }
 
 /// A running input. `build` and `start` run inside the tokio runtime.
@@ -78,6 +83,10 @@ pub trait Input: Send {
     /// Stops accepting, stores what was read, sends the acks owed; resolves when nothing of it runs any more.
     /// The caller puts a deadline around it.
     fn stop(&mut self) -> BoxFuture<'_, ()>;
+    /// Figures of its own for `/metrics` (open connections, acks).
+    fn samples(&self) -> Option<Reading<Vec<Sample>>> {
+        None
+    }
 }
 
 #[cfg(test)]
