@@ -60,5 +60,6 @@ pub(super) fn context(sink: Arc<dyn Sink>) -> InputContext {
         metrics: Arc::default(),
         overview: Arc::default(),
         system: Arc::default(),
+        memory: Default::default(),
     }
 }
