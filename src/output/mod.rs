@@ -3,11 +3,18 @@
 //!
 //! An output must not know inputs, and never touches a chunk's files.
 
+pub mod buffer_section;
+pub mod buffered;
+pub mod direct;
+pub mod out_copy;
 mod out_file;
 mod out_forward;
 mod out_null;
+pub mod out_relabel;
 mod out_stdout;
 pub mod placeholder;
+pub mod retry;
+pub mod runner;
 
 use std::sync::Arc;
 
@@ -109,6 +116,11 @@ pub trait Output: Send + Sync {
 
     /// Additional fields for monitor_agent, in order (out_forward: healthy_nodes_count, registered_nodes_count).
     fn monitor_fields(&self) -> Vec<(&'static str, serde_json::Value)> {
+        Vec::new()
+    }
+
+    /// Figures of its own for `/metrics` (out_forward: health of each upstream).
+    fn samples(&self) -> Vec<crate::pipeline::Sample> {
         Vec::new()
     }
 }
