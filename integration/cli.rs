@@ -4,31 +4,17 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_tributary");
-
-/// Waits for a condition; only a broken program gets near the limit.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::support::{LIMIT, binary, wait_for};
 
 const QUIET_CONFIGURATION: &str = "<match **>\n  @type null\n</match>\n";
 
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < LIMIT, "waited {LIMIT:?} for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn tributary(args: &[&str]) -> Output {
-    Command::new(BINARY).args(args).stdin(Stdio::null()).output().unwrap()
+    Command::new(binary()).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -43,8 +29,12 @@ struct Running {
 
 impl Running {
     fn start(args: &[&str]) -> Self {
+        Self::start_with(Command::new(binary()), args)
+    }
+
+    fn start_with(mut command: Command, args: &[&str]) -> Self {
         let directory = directory_with(QUIET_CONFIGURATION);
-        let child = Command::new(BINARY)
+        let child = command
             .arg("-c")
             .arg(directory.path().join("fluent.conf"))
             .arg("-o")
@@ -303,21 +293,39 @@ fn read_pid(path: &Path) -> Option<i32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// A daemon that must not outlive a failing test.
+struct Daemon(i32);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if fs::read_link(format!("/proc/{}/exe", self.0)).is_ok_and(|program| program == binary()) {
+            let _ = kill(Pid::from_raw(self.0), Signal::SIGKILL);
+        }
+    }
+}
+
 #[test]
 fn daemon_detaches_writes_its_pid_file_and_removes_it() {
     let directory = directory_with(QUIET_CONFIGURATION);
     let (pid_file, log) = (directory.path().join("pid"), directory.path().join("log"));
     // Relative paths: the daemon's own directory is `/`.
-    let status_of_parent = Command::new(BINARY)
+    let mut parent = Command::new(binary())
         .args(["-c", "fluent.conf", "-d", "pid", "-o", "log", "--no-supervisor"])
         .current_dir(directory.path())
         .stdin(Stdio::null())
-        .status()
+        .spawn()
         .unwrap();
-    assert_eq!(status_of_parent.code(), Some(0));
-    let pid = wait_for("the pid file", || read_pid(&pid_file));
-    // A signal right after the pid file appears must not kill.
-    kill(Pid::from_raw(pid), Signal::SIGHUP).unwrap();
+    // A signal right after the pid file appears must not kill; looked for without pause, to be early enough.
+    let start = Instant::now();
+    let pid = loop {
+        match read_pid(&pid_file) {
+            Some(pid) => break pid,
+            None => assert!(start.elapsed() < LIMIT, "no pid file"),
+        }
+    };
+    let _ended_with_the_test = Daemon(pid);
+    kill(Pid::from_raw(pid), Signal::SIGUSR2).unwrap();
+    assert_eq!(parent.wait().unwrap().code(), Some(0));
     let read = || fs::read_to_string(&log).unwrap_or_default();
     wait_for("the running line", || read().contains("is now running").then_some(()));
     assert_ne!(status(pid, "PPid").unwrap()[0], std::process::id().to_string());
@@ -332,6 +340,14 @@ fn daemon_detaches_writes_its_pid_file_and_removes_it() {
     let files: Vec<&str> =
         limits.lines().find(|l| l.starts_with("Max open files")).unwrap().split_whitespace().collect();
     assert_eq!(files[3], files[4], "descriptor limit raised to the hard limit");
+    // The window before the handlers stand is too short to hit for sure. Its trace stays: threads made within it
+    // hold the signals back for good.
+    let held_back = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().any(|task| {
+        let task: i32 = task.file_name().to_str().unwrap().parse().unwrap();
+        let mask = status(task, "SigBlk").and_then(|words| u64::from_str_radix(&words[0], 16).ok());
+        mask.is_some_and(|mask| mask & (1 << (Signal::SIGTERM as u64 - 1)) != 0)
+    });
+    assert!(held_back, "signals were not held back before the pid file appeared");
     // The log's path was relative, too.
     fs::rename(&log, directory.path().join("log.1")).unwrap();
     kill(Pid::from_raw(pid), Signal::SIGUSR1).unwrap();
@@ -353,7 +369,10 @@ fn user_drops_all_ids_and_may_open_the_log_again() {
         return;
     }
     let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
-    let mut running = Running::start(&["--user", "nobody", "--umask", "027"]);
+    // Started with supplementary groups as a root shell has them.
+    let mut command = Command::new("setpriv");
+    command.args(["--groups", "4,27"]).arg(binary());
+    let mut running = Running::start_with(command, &["--user", "nobody", "--umask", "027"]);
     let pid = running.child.id() as i32;
     let (uid, gid) = (nobody.uid.to_string(), nobody.gid.to_string());
     assert_eq!(status(pid, "Uid").unwrap(), vec![uid; 4]);
