@@ -57,7 +57,8 @@ impl Generator {
     pub fn start(host: &Host, to: &Host, args: &[&str]) -> Self {
         let (target, port) = (to.address.to_string(), PORT.to_string());
         let (status, journal) = (text(&host.file("status")), text(&host.file("journal")));
-        let fixed = ["bench", "send", "--host", &target, "--port", &port, "--status", &status, "--journal", &journal];
+        let fixed =
+            ["bench", "send", "--host", &target, "--port", &port, "--status", &status, "--journal", &journal];
         let process = host.tributary("send", &[&fixed, args].concat());
         Self { host: host.clone(), process }
     }

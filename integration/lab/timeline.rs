@@ -130,7 +130,8 @@ impl Shared {
     /// One line a second, with the marks between them.
     fn table(&self) -> String {
         let readings = self.readings.lock().map(|readings| readings.clone()).unwrap_or_default();
-        let mut marks = self.marks.lock().map(|marks| marks.clone()).unwrap_or_default().into_iter().peekable();
+        let mut marks =
+            self.marks.lock().map(|marks| marks.clone()).unwrap_or_default().into_iter().peekable();
         let mut text = format!("{:>6} {:>9} {:>9}", "s", "sent", "acked");
         self.names.iter().for_each(|name| _ = write!(text, " {name:>9}"));
         let _ = writeln!(text, " {:>9} {:>8} {:>6} {:>5}", "backlog", "repeats", "MiB", "files");
@@ -143,7 +144,13 @@ impl Shared {
                 continue;
             }
             next_second = reading.at + Duration::from_millis(900);
-            let _ = write!(text, "{:>6.1} {:>9} {:>9}", reading.at.as_secs_f64(), reading.sent, reading.acknowledged);
+            let _ = write!(
+                text,
+                "{:>6.1} {:>9} {:>9}",
+                reading.at.as_secs_f64(),
+                reading.sent,
+                reading.acknowledged
+            );
             reading.delivered.iter().for_each(|count| _ = write!(text, " {count:>9}"));
             let mebibytes = reading.resident_bytes >> 20;
             let (backlog, repeats, files) = (reading.backlog(), reading.repeated, reading.open_files);

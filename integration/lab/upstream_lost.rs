@@ -16,7 +16,7 @@ const EVENTS: u64 = 400_000;
 const BEFORE_LOSS: u64 = 80_000;
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 const GRACE: Duration = Duration::from_secs(1);
-/// Without any TCP acknowledgement (design 5).
+/// Without any TCP acknowledgement (design 5). The ack deadline is left at its 30 s there.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
 /// Set in the configuration, so that the scenario need not last 30 s.
 const ACK_DEADLINE: Duration = Duration::from_secs(4);
@@ -55,7 +55,11 @@ fn lose_one_of_three(loss: Loss, deadline: Duration) {
         Loss::Hanging => Sink::start(&hosts[2], &["--behaviour", "accept-and-hang"]),
         Loss::Dropped | Loss::Frozen => Sink::start(&hosts[2], &[]),
     };
-    let forwarder = forwarder(&middle, &configuration(&middle.file("buffer"), &hosts));
+    let acks = match loss {
+        Loss::Dropped => String::new(),
+        Loss::Frozen | Loss::Hanging => format!("ack_response_timeout {}s", ACK_DEADLINE.as_secs()),
+    };
+    let forwarder = forwarder(&middle, &configuration(&middle.file("buffer"), &hosts, &acks));
     let timeline = Timeline::start(&sender, &hosts.each_ref(), forwarder.id());
     let (events, rate) = (EVENTS.to_string(), RATE.to_string());
     let load = ["--events", &events, "--rate", &rate, "--batch", "200"];
@@ -90,17 +94,16 @@ fn lose_one_of_three(loss: Loss, deadline: Duration) {
     drop(forwarder);
 }
 
-fn configuration(buffer: &Path, upstreams: &[Host]) -> String {
+fn configuration(buffer: &Path, upstreams: &[Host], acks: &str) -> String {
     let servers: String = upstreams
         .iter()
         .map(|host| format!("  <server>\n    host {}\n    port {PORT}\n  </server>\n", host.address))
         .collect();
     format!(
         "<source>\n  @type forward\n  port {PORT}\n</source>\n\
-         <match **>\n  @type forward\n  require_ack_response true\n  ack_response_timeout {}s\n{servers}  \
+         <match **>\n  @type forward\n  require_ack_response true\n  {acks}\n{servers}  \
          <buffer tag>\n    @type file\n    path {}\n    flush_interval {}\n    flush_thread_count 4\n    \
          chunk_limit_size 512k\n  </buffer>\n</match>\n",
-        ACK_DEADLINE.as_secs(),
         buffer.display(),
         FLUSH_INTERVAL.as_secs_f64(),
     )
