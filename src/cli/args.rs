@@ -98,7 +98,7 @@ pub struct RunArgs {
     /// File mode creation mask, octal [default: as inherited]
     #[arg(long, value_name = "OCTAL", value_parser = octal)]
     pub umask: Option<u32>,
-    /// Number of workers; goes before <system> workers
+    /// Number of workers; goes before `workers` of the `<system>` section
     #[arg(long, value_name = "NUM", value_parser = clap::value_parser!(u32).range(1..))]
     pub workers: Option<u32>,
     /// More log lines (-v debug, -vv trace)
@@ -113,7 +113,7 @@ pub struct RunArgs {
     /// Do not write the configuration to the log at start
     #[arg(long)]
     pub suppress_config_dump: bool,
-    /// Start no <source>
+    /// Start no `<source>`
     #[arg(long)]
     pub without_source: bool,
     /// Make a directory with a first configuration, and exit

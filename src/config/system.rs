@@ -93,6 +93,10 @@ crate::params! {
         fsync: FsyncPolicy = "ack",
         /// How long a shutdown may take before the process ends all the same.
         shutdown_timeout: Seconds = "30s",
+        /// A log line equal to the last one is left out when it comes within this time.
+        ignore_repeated_log_interval: Option<Seconds>,
+        /// A log line equal to any recent one is left out when it comes within this time.
+        ignore_same_log_interval: Option<Seconds>,
         /// Our own log.
         #[section(init)] log: LogParams,
     }
@@ -107,8 +111,6 @@ crate::params! {
     inert {
         "restart_worker_interval" => "one process plays all workers, none is restarted",
         "suppress_repeated_stacktrace" => "there are no stack traces in the log",
-        "ignore_repeated_log_interval" => "repeated lines are always folded with a count",
-        "ignore_same_log_interval" => "repeated lines are always folded with a count",
         "emit_error_log_interval" => "repeated lines are always folded with a count",
         "log_event_verbose" => "our own log is not an event source",
         "process_name" => "the process keeps its name",
