@@ -135,6 +135,8 @@ struct Account {
     latency: Histogram,
     schedule_lag_ns: u64,
     last_progress: Option<Instant>,
+    /// When the last connection was done.
+    finished: Option<Instant>,
     last_ack: Option<Instant>,
     longest_ack_gap: Duration,
     longest_ack_gap_at: Duration,
@@ -244,7 +246,10 @@ pub fn send(options: SendOptions, stop: Arc<AtomicBool>) -> io::Result<SendRepor
     for number in 0..shared.options.connections {
         let shared = shared.clone();
         let writer = std::thread::Builder::new().name(format!("send {number}"));
-        writers.push(writer.spawn(move || connection::run(&shared, usize::from(number)))?);
+        writers.push(writer.spawn(move || {
+            connection::run(&shared, usize::from(number));
+            shared.account().finished = Some(Instant::now());
+        })?);
     }
     watch(&shared, &writers)?;
     for writer in writers {
@@ -253,7 +258,7 @@ pub fn send(options: SendOptions, stop: Arc<AtomicBool>) -> io::Result<SendRepor
     let finished =
         shared.account().journal.as_mut().map(|journal| journal.finish(shared.next.load(Ordering::SeqCst)));
     finished.unwrap_or(Ok(()))?;
-    let report = report(&shared);
+    let report = report(&shared, true);
     if let Some(path) = &shared.options.status {
         super::status::replace_file(path, report.json.to_string().as_bytes())?;
     }
@@ -270,15 +275,17 @@ fn watch(shared: &Shared, writers: &[std::thread::JoinHandle<()>]) -> io::Result
             shared.abort.store(true, Ordering::SeqCst);
         }
         if let Some(path) = &shared.options.status {
-            super::status::replace_file(path, report(shared).json.to_string().as_bytes())?;
+            super::status::replace_file(path, report(shared, false).json.to_string().as_bytes())?;
         }
     }
     Ok(())
 }
 
-fn report(shared: &Shared) -> SendReport {
+/// The figures so far, or, when every connection is done, those of the run.
+fn report(shared: &Shared, is_over: bool) -> SendReport {
     let (options, account) = (&shared.options, shared.account());
-    let seconds = shared.started.elapsed().as_secs_f64();
+    let over = account.finished.filter(|_| is_over).unwrap_or_else(Instant::now);
+    let seconds = (over - shared.started).as_secs_f64();
     let counted = if options.wants_ack() { account.acknowledged } else { account.sent };
     let stopped = options.seconds.is_some() || shared.stop.load(Ordering::SeqCst);
     let wanted = if stopped { shared.next.load(Ordering::SeqCst) } else { options.events };

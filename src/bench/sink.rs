@@ -52,7 +52,7 @@ pub struct SinkOptions {
     /// How many different events there should be, over all runs
     #[arg(long, value_name = "N")]
     pub expect: Option<u64>,
-    /// End when `--expect` is reached, or at the latest event, this many seconds after the last arrival
+    /// End this many seconds after the last arrival; with `--expect` only when that many different events are there
     #[arg(long, value_name = "SECONDS")]
     pub idle: Option<f64>,
     /// Wait this long before each ack
@@ -175,12 +175,13 @@ impl Sink {
         status
     }
 
-    /// True when the expected events are there, or nothing has come for the time of `--idle`.
+    /// True when the expected events are there and nothing has come for the time of `--idle`.
     fn is_done(&self) -> bool {
         let Some(idle) = self.shared.options.idle else { return false };
         let counted = self.shared.counted();
         let Some(last) = counted.tally.last_arrival_ns() else { return false };
-        wall_clock_ns().saturating_sub(last) as f64 / 1e9 >= idle
+        let complete = self.shared.options.expect.is_none_or(|expect| counted.tally.distinct() >= expect);
+        complete && wall_clock_ns().saturating_sub(last) as f64 / 1e9 >= idle
     }
 }
 

@@ -217,6 +217,19 @@ impl BufferHandle {
         self.link.inbox.push(Request::EnqueueAll);
     }
 
+    /// True while arrivals would be refused: staged and queued bytes are at `total_limit_size`.
+    pub fn is_full(&self) -> bool {
+        let stats = self.stats();
+        stats.stage_bytes + stats.queue_bytes >= stats.total_limit_bytes
+    }
+
+    /// Every chunk that waits in the queue goes aside (retries at their limit).
+    pub fn set_aside_queued(&self, reason: &str) {
+        while let Taken::Chunk(id) = self.link.queue.take() {
+            self.set_aside(id, reason.to_owned());
+        }
+    }
+
     /// Figures for monitor_agent, prometheus and the last line.
     pub fn stats(&self) -> BufferStats {
         let state = self.link.queue.lock();

@@ -2,9 +2,11 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{self, Diagnostics, Document, LogLevel, SystemConfig};
+use crate::pipeline::{self, Overview, Plan, ProcessInfo};
 use crate::telemetry::log::{self, Level};
 
 /// Folder whose files are appended to the configuration when neither `$FLUENT_CONF_INCLUDE_DIR` nor `<system>` names
@@ -15,6 +17,7 @@ const INCLUDE_DIRECTORY: &str = "/etc/fluent/conf.d";
 pub(super) struct Loaded {
     pub(super) path: PathBuf,
     pub(super) document: Document,
+    plan: Plan,
 }
 
 /// What the command line adds to the file.
@@ -46,7 +49,8 @@ pub(super) fn load(path: &Path, additions: Additions<'_>, diagnostics: &mut Diag
     if additions.without_source {
         document.sources.clear();
     }
-    (!diagnostics.has_faults()).then(|| Loaded { path: path.to_owned(), document })
+    let plan = pipeline::check(&document, diagnostics)?;
+    (!diagnostics.has_faults()).then(|| Loaded { path: path.to_owned(), document, plan })
 }
 
 impl Loaded {
@@ -57,7 +61,7 @@ impl Loaded {
 
     /// The configuration as text for the log, secrets masked.
     pub(super) fn dump(&self) -> String {
-        self.document.dump(&|_| None)
+        self.document.dump(&pipeline::spec_of)
     }
 }
 
@@ -93,19 +97,32 @@ fn log_level(level: LogLevel) -> Level {
 }
 
 /// What runs.
-pub(super) struct Running;
+pub(super) struct Running(pipeline::Running);
 
 /// Builds and starts everything.
-pub(super) async fn start(_loaded: Loaded) -> Result<Running, Vec<String>> {
-    Ok(Running)
+pub(super) async fn start(loaded: Loaded, process: ProcessInfo) -> Result<Running, Vec<String>> {
+    let overview = Arc::new(Overview::default());
+    overview.set_process(ProcessInfo { root_dir: loaded.document.system.root_dir.clone(), ..process });
+    let started = loaded.plan.start(overview).await;
+    started.map(Running).map_err(|faults| faults.into_iter().map(|fault| fault.0).collect())
 }
 
 impl Running {
     /// Every staged chunk becomes queued.
-    pub(super) fn flush(&self) {}
+    pub(super) fn flush(&self) {
+        self.0.flush();
+    }
 
     /// Stops within the limit and says what is left.
-    pub(super) async fn stop(self, _limit: Duration) -> String {
-        "no chunk is left in buffers".to_owned()
+    pub(super) async fn stop(self, limit: Duration) -> String {
+        let left = self.0.stop(limit).await.left;
+        if left.is_empty() {
+            return "no chunk is left in buffers".to_owned();
+        }
+        let shown: Vec<String> = left
+            .iter()
+            .map(|buffer| format!("{} chunks ({} bytes) in {}", buffer.chunks, buffer.bytes, buffer.id))
+            .collect();
+        format!("left in buffers: {}", shown.join(", "))
     }
 }

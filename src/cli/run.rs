@@ -12,6 +12,7 @@ use super::args::RunArgs;
 use super::engine::{self, Additions, Loaded, Running};
 use super::{EXIT_CONFIGURATION, EXIT_FAILURE};
 use crate::config::Diagnostics;
+use crate::pipeline::ProcessInfo;
 use crate::process::signals::{self, Request, Signals};
 use crate::process::{self, Identity, PidFile};
 use crate::telemetry::log::{self, Level, Logger, SUPERVISOR, Target};
@@ -256,7 +257,15 @@ async fn serve(args: &RunArgs, loaded: Loaded, logger: &Logger) -> Result<u8, Fa
         worker = 0,
         "starting fluentd worker"
     );
-    let mut starting = std::pin::pin!(engine::start(loaded));
+    let mut starting = std::pin::pin!(engine::start(
+        loaded,
+        ProcessInfo {
+            config_path: Some(path.display().to_string()),
+            pid_file: args.daemon.as_ref().map(|path| path.display().to_string()),
+            log_path: args.log.as_ref().map(|path| path.display().to_string()),
+            root_dir: None,
+        }
+    ));
     let running = loop {
         tokio::select! {
             started = &mut starting => break started.map_err(|faults| build_failure(args, &faults))?,

@@ -22,6 +22,9 @@ pub struct Arrival {
     pub sender_chunk: Option<Bytes>,
 }
 
+/// Every input that is built.
+pub const INPUTS: &[&InputPlugin] = &[];
+
 /// One line of the table of inputs.
 pub struct InputPlugin {
     /// Names for `@type`; the first is the proper one.

@@ -3,11 +3,18 @@
 //!
 //! An output must not know inputs, and never touches a chunk's files.
 
+pub mod buffer_section;
+pub mod buffered;
+pub mod direct;
+pub mod out_copy;
 mod out_file;
-pub mod out_forward;
+mod out_forward;
 mod out_null;
+pub mod out_relabel;
 mod out_stdout;
 pub mod placeholder;
+pub mod retry;
+pub mod runner;
 
 use std::sync::Arc;
 
@@ -20,7 +27,8 @@ use crate::pipeline::BuildError;
 use crate::telemetry::PluginMetrics;
 
 /// Every output that is built. (copy and relabel are the router's: they have other outputs or labels behind them.)
-pub const OUTPUTS: &[&OutputPlugin] = &[&out_file::PLUGIN, &out_null::PLUGIN, &out_stdout::PLUGIN];
+pub const OUTPUTS: &[&OutputPlugin] =
+    &[&out_file::PLUGIN, &out_forward::PLUGIN, &out_null::PLUGIN, &out_stdout::PLUGIN];
 
 /// One line of the table of outputs.
 pub struct OutputPlugin {
@@ -108,6 +116,11 @@ pub trait Output: Send + Sync {
 
     /// Additional fields for monitor_agent, in order (out_forward: healthy_nodes_count, registered_nodes_count).
     fn monitor_fields(&self) -> Vec<(&'static str, serde_json::Value)> {
+        Vec::new()
+    }
+
+    /// Figures of its own for `/metrics` (out_forward: health of each upstream).
+    fn samples(&self) -> Vec<crate::pipeline::Sample> {
         Vec::new()
     }
 }

@@ -114,8 +114,8 @@ params! {
         ignore_network_errors_at_startup: bool = "false",
         /// Each server must take a connection at the start.
         verify_connection_at_startup: bool = "false",
-        /// Connections are kept for the next chunk in any case, up to 60 s.
-        keepalive: bool = "false",
+        /// Whether connections are kept for the next chunk. Not written: yes, up to 60 s. `false`: one per chunk.
+        keepalive: Option<bool>,
         /// How long a connection is kept without a chunk.
         keepalive_timeout: Option<Seconds>,
     }
@@ -230,7 +230,10 @@ fn settings_of(params: &ForwardParams) -> Settings {
         connect_deadline: or(params.connect_timeout, settings::CONNECT_DEADLINE)
             .max(Duration::from_millis(1)),
         hedge_after: settings::HEDGE_AFTER,
-        connection_age_max: settings::CONNECTION_AGE_MAX,
+        connection_age_max: match params.keepalive {
+            Some(false) => Duration::ZERO,
+            Some(true) | None => settings::CONNECTION_AGE_MAX,
+        },
         connection_idle_max: or(params.keepalive_timeout, settings::CONNECTION_AGE_MAX),
         resolve_interval: or(params.expire_dns_cache, settings::RESOLVE_INTERVAL)
             .max(settings::RESOLVE_INTERVAL_MIN),

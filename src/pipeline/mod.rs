@@ -1,10 +1,15 @@
-//! Configuration becomes running parts: build in reverse (outputs first), start, stop, and what monitors may see.
+//! Configuration becomes running parts: check, build in reverse (outputs first), start, stop, and what monitors may see.
 
+mod build;
+mod lifecycle;
 mod overview;
+mod plan;
 
+pub use lifecycle::{Running, StopSummary};
 pub use overview::{
     Category, Overview, PluginView, ProcessInfo, Reading, RetryStatus, Sample, SampleKind, TagTest,
 };
+pub use plan::{Plan, check, spec_of};
 
 /// A running part could not be made. Text says what, where and what to do.
 #[derive(Debug, thiserror::Error)]

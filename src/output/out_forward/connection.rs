@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::Interest;
@@ -14,8 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::exchange::{AckMeaning, AckMode, Exchange, PeerAcks, Verdict};
-use super::message::{AckError, AckReader, Message};
+use super::message::Message;
 use super::node::Node;
+use crate::forward::ack::{AckError, AckReader};
 use crate::net::dial;
 
 /// Chunks on one connection at once. Enough to hide the round trip and the peer's sync; each of them is sent again
@@ -25,6 +27,8 @@ const PIPELINE_CHUNKS_MAX: usize = 8;
 const PIPELINE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Slices given to one write call.
 const SLICES_MAX: usize = 64;
+/// Send progress is reported to the fleet at most this often.
+const PROGRESS_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes read at once; acks are short.
 const READ_BYTES: usize = 4 * 1024;
 
@@ -63,6 +67,9 @@ pub enum ConnectionError {
     /// Something that is no ack.
     #[error("{0}")]
     NotAnAck(AckError),
+    /// The first step of the handshake instead of an ack.
+    #[error("the peer asks for a handshake (HELO), but no <security> is configured here")]
+    Handshake,
 }
 
 #[derive(Debug)]
@@ -121,6 +128,7 @@ impl Connection {
             next_key: 0,
             idle_since: now,
             opened_at: now,
+            reported_at: now,
         };
         tokio::spawn(driver.run());
         connection
@@ -203,7 +211,7 @@ enum End {
     /// Too old, idle, or nobody holds it any more; nothing was on it.
     Retired,
     /// The peer read to the end and closed, as asked.
-    ReadToEnd,
+    AllRead,
     /// The peer closed.
     Closed,
     /// It failed.
@@ -228,6 +236,7 @@ struct Driver {
     next_key: u64,
     idle_since: Instant,
     opened_at: Instant,
+    reported_at: Instant,
 }
 
 impl Driver {
@@ -351,7 +360,12 @@ impl Driver {
             left -= piece.len();
             self.outgoing.pop_front();
         }
-        for key in self.exchange.wrote(length as u64, Instant::now()) {
+        let now = Instant::now();
+        if now >= self.reported_at + PROGRESS_REPORT_INTERVAL {
+            self.reported_at = now;
+            self.node.progressed(now);
+        }
+        for key in self.exchange.wrote(length as u64, now) {
             self.settle(key, Ok(Delivered::Sent));
         }
     }
@@ -361,7 +375,7 @@ impl Driver {
         loop {
             match self.stream.try_read(&mut buffer) {
                 Ok(0) if self.exchange.end_confirms() && self.node.peer_acks() != PeerAcks::Acks => {
-                    return Err(End::ReadToEnd);
+                    return Err(End::AllRead);
                 }
                 Ok(0) => return Err(End::Closed),
                 Ok(length) => self.acks.push(buffer.get(..length).unwrap_or_default()),
@@ -377,7 +391,7 @@ impl Driver {
             let text = match self.acks.next_ack() {
                 Ok(Some(text)) => text,
                 Ok(None) => return Ok(()),
-                Err(error) => return Err(End::Failed(ConnectionError::NotAnAck(error))),
+                Err(error) => return Err(End::Failed(not_an_ack(error))),
             };
             match self.exchange.acknowledged(&text) {
                 AckMeaning::Confirms(key) => {
@@ -433,7 +447,7 @@ impl Driver {
         let reused = acks > 0 || (self.node.settings.exchange.mode == AckMode::Off && self.next_key > 1);
         let result = match end {
             End::Retired => Err(ConnectionError::Closed { reused: true }),
-            End::ReadToEnd => {
+            End::AllRead => {
                 self.node.read_to_end();
                 Ok(Delivered::Unconfirmed)
             }
@@ -455,6 +469,14 @@ impl Driver {
         while let Ok(order) = self.orders.try_recv() {
             let _ = order.reply.send(Err(ConnectionError::Closed { reused: true }));
         }
+    }
+}
+
+/// A peer that begins with HELO is worth a hint: its `<security>` is missing here.
+fn not_an_ack(error: AckError) -> ConnectionError {
+    match error {
+        AckError::NotAnAck(shown) if shown.contains("HELO") => ConnectionError::Handshake,
+        error => ConnectionError::NotAnAck(error),
     }
 }
 

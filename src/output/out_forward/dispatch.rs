@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -18,7 +19,7 @@ use super::message::Message;
 use super::node::{Node, Roster};
 use super::probe;
 use super::settings::Settings;
-use super::upstream::{Choice, Fleet};
+use super::upstream::{Choice, Fleet, Pick};
 use crate::buffer::{Chunk, ChunkId};
 use crate::net::dial::{self, DialError};
 use crate::net::resolve;
@@ -29,6 +30,9 @@ use crate::output::WriteError;
 const CLOSED_ATTEMPTS_MAX: u32 = 3;
 /// Chunks of which that is remembered; the oldest is forgotten.
 const CLOSED_CHUNKS_MAX: usize = 64;
+
+/// How soon a chunk that has to wait for its upstream asks again.
+const PICK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// The running heart of the output.
 #[derive(Debug)]
@@ -191,8 +195,17 @@ impl Dispatcher {
         tokio::spawn(probe::watch(Arc::clone(node), Arc::clone(&self.roster))).abort_handle()
     }
 
-    fn pick(&self, exclude: &[u64]) -> Option<(Turn, Arc<Node>)> {
-        let choice = self.roster.fleet().pick(Instant::now(), exclude)?;
+    async fn pick(&self, exclude: &[u64]) -> Option<(Turn, Arc<Node>)> {
+        let choice = loop {
+            let finished = self.roster.chunk_finished.notified();
+            match self.roster.pick(exclude) {
+                Pick::Take(choice) => break choice,
+                Pick::Nobody => return None,
+                Pick::Later => {}
+            }
+            // Time alone changes the answer, too: an upstream becomes late.
+            let _ = tokio::time::timeout(PICK_AGAIN_AFTER, finished).await;
+        };
         let turn = Turn { roster: Arc::clone(&self.roster), choice };
         let node = self.nodes().get(&choice.upstream).map(|running| Arc::clone(&running.node))?;
         Some((turn, node))
@@ -242,6 +255,7 @@ struct Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.roster.fleet().release(self.choice);
+        self.roster.chunk_finished.notify_waiters();
     }
 }
 
@@ -287,7 +301,7 @@ impl Attempt<'_> {
         let mut pick_next = self.pending.is_empty();
         loop {
             if pick_next {
-                match self.next() {
+                match self.next().await {
                     Some((turn, node)) => {
                         if let Some(slot) = node.pooled_slot(self.message.length) {
                             self.pending.clear();
@@ -317,8 +331,8 @@ impl Attempt<'_> {
         }
     }
 
-    fn next(&mut self) -> Option<(Turn, Arc<Node>)> {
-        let found = self.dispatcher.pick(&self.tried);
+    async fn next(&mut self) -> Option<(Turn, Arc<Node>)> {
+        let found = self.dispatcher.pick(&self.tried).await;
         // Excluded from now on: either it is dialled or it is used.
         if let Some((_, node)) = &found {
             self.tried.push(node.id);

@@ -143,7 +143,10 @@ impl Exchange {
                 self.acks += 1;
                 AckMeaning::Confirms(flight.key)
             }
-            None if self.policy.mode == AckMode::Off => AckMeaning::Ignored,
+            None if self.policy.mode == AckMode::Off => {
+                self.acks += 1;
+                AckMeaning::Ignored
+            }
             None => AckMeaning::Foreign,
         }
     }
@@ -188,7 +191,7 @@ impl Exchange {
         self.flights.is_empty() && self.written == self.enqueued
     }
 
-    /// Acks that confirmed something on this connection.
+    /// Acks on this connection.
     pub fn acks(&self) -> u64 {
         self.acks
     }

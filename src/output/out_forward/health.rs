@@ -7,7 +7,7 @@
 //! | an empty message was acknowledged | up | up | trial: one chunk at a time, up at its ack |
 //! | a connect is slow, a connection ended with chunks on it | suspect | stays | stays |
 //! | connect refused or timed out, probe unanswered | down, unreachable | stays, the wait begins again | stays |
-//! | no ack in time, no send progress, nonsense | down, mute | down, mute | stays, back-off doubles |
+//! | no ack in time, no send progress, nonsense | down, mute | down, mute | stays; a failed trial doubles the waits |
 //!
 //! Suspect: used only when nobody better is there.
 
@@ -249,6 +249,10 @@ impl Health {
     }
 
     fn mute(&mut self, now: Instant, policy: &HealthPolicy) {
+        if matches!(self.state, State::Mute { trial_at, .. } if now < trial_at) {
+            // Another connection that was open at the same time: the same failure, not a further one.
+            return;
+        }
         if policy.heartbeat == HeartbeatKind::None {
             // Nobody asks either: the trial is all there is, so it comes sooner.
             self.trial_wait = self.trial_wait.min(policy.recover_wait.max(ASK_WAIT_MIN));
@@ -366,6 +370,18 @@ mod tests {
         assert!(health.ask_due(start + 33 * SECOND));
         assert_eq!(health.standing(start + 150 * SECOND, false, &policy), Standing::Down);
         assert_eq!(health.standing(start + 151 * SECOND, false, &policy), Standing::Trial);
+    }
+
+    #[test]
+    fn connections_that_fail_together_count_once() {
+        let (mut health, start, policy) = (Health::default(), Instant::now(), policy());
+        for _ in 0..8 {
+            health.observe(Evidence::Mute, start, false, &policy);
+        }
+        assert!(health.ask_due(start + SECOND));
+        health.observe(Evidence::Mute, start + 60 * SECOND, false, &policy);
+        assert_eq!(health.standing(start + 179 * SECOND, false, &policy), Standing::Down, "the trial failed");
+        assert_eq!(health.standing(start + 180 * SECOND, false, &policy), Standing::Trial);
     }
 
     #[test]

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::connection::{Connection, ConnectionError, Slot};
 use super::exchange::{AckMode, PeerAcks};
 use super::health::{Change, Evidence};
 use super::settings::Settings;
-use super::upstream::Fleet;
+use super::upstream::{Fleet, Pick};
 use crate::event::Tag;
 use crate::telemetry::rate::LimitedBy;
 
@@ -26,6 +27,8 @@ pub struct Roster {
     fleet: Mutex<Fleet>,
     plugin_id: String,
     lines: LimitedBy<(u64, &'static str)>,
+    /// Rung when a chunk is finished, in whatever way.
+    pub chunk_finished: Notify,
     /// Chunks confirmed since the start.
     pub confirmed: AtomicU64,
     /// Chunks delivered to peers that never acknowledge.
@@ -39,6 +42,7 @@ impl Roster {
             fleet: Mutex::new(fleet),
             plugin_id,
             lines: LimitedBy::per_minute(LINES_PER_MINUTE),
+            chunk_finished: Notify::new(),
             confirmed: AtomicU64::new(0),
             unconfirmed: AtomicU64::new(0),
         }
@@ -47,6 +51,11 @@ impl Roster {
     /// The fleet. Held for one decision, never across an await.
     pub fn fleet(&self) -> MutexGuard<'_, Fleet> {
         self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`Fleet::pick`].
+    pub fn pick(&self, exclude: &[u64]) -> Pick {
+        self.fleet().pick(Instant::now(), exclude)
     }
 
     /// `@id` of the output.
@@ -236,6 +245,7 @@ impl Node {
             ConnectionError::Unanswered => (Evidence::Mute, "unanswered"),
             ConnectionError::ForeignAck => (Evidence::Mute, "foreign ack"),
             ConnectionError::NotAnAck(_) => (Evidence::Mute, "no ack"),
+            ConnectionError::Handshake => (Evidence::Mute, "handshake"),
         };
         if let Some(folded) = self.roster.admit(self.id, cause) {
             let (address, plugin_id) = (self.address, &self.roster.plugin_id);
@@ -250,7 +260,14 @@ impl Node {
                 ),
             }
         }
+        // A trial later must not meet another connection of the same kind.
+        self.close();
         self.observe(evidence, &error.to_string());
+    }
+
+    /// The peer took bytes.
+    pub fn progressed(&self, now: Instant) {
+        self.roster.fleet().progressed(self.id, now);
     }
 
     fn pool(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {

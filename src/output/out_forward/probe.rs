@@ -11,9 +11,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::exchange::PeerAcks;
 use super::health::Evidence;
-use super::message::{AckReader, Message};
+use super::message::Message;
 use super::node::{Node, Roster};
 use super::upstream::ProbeKind;
+use crate::forward::ack::AckReader;
 use crate::net::dial::{self, DialOptions};
 
 /// Limit of the answer to an empty message. A peer that needs longer is no help to a flow.

@@ -714,6 +714,9 @@ fn written_values_are_honoured() {
     let one = &settings.destinations[0];
     assert_eq!((one.server.name.as_str(), one.port, one.server.weight), ("one", 4000, 5));
     assert!(one.server.standby);
+    assert_eq!(settings.connection_age_max, settings::CONNECTION_AGE_MAX);
+    let single = element.with_param("keepalive", "false");
+    assert_eq!(configured(&single).expect("valid").connection_age_max, Duration::ZERO);
 }
 
 #[test]

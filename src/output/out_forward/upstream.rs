@@ -3,8 +3,8 @@
 //! An upstream is an address. A server whose name has N addresses is N upstreams that share its weight (F2); those
 //! in the rotation share all of it, so a name with an unreachable IPv6 address keeps the share that Fluentd gives it.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -16,6 +16,10 @@ const WEIGHT_SCALE: u64 = 5040;
 
 /// Addresses of one name beyond this many are left out: a broken DNS answer must not open thousands of probes.
 pub const ADDRESSES_PER_SERVER_MAX: usize = 64;
+
+/// Lost addresses whose health is remembered after they vanished from the name: a name server that hands out changing
+/// parts of its list must not bring a dead address back as a healthy one each time.
+const FORMER_MAX: usize = 256;
 
 /// A configured `<server>`.
 #[derive(Clone, Debug)]
@@ -36,6 +40,21 @@ pub struct Choice {
     /// Which chunk of it.
     pub token: u64,
 }
+
+/// Who takes the next chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    /// This one.
+    Take(Choice),
+    /// A regular one, but not yet: see [`REGULAR_CHUNKS_MAX`]. Ask again when a chunk is finished, or soon.
+    Later,
+    /// Nobody.
+    Nobody,
+}
+
+/// Unfinished chunks at one regular upstream while a standby is ready. All of the flush slots (4 per thread) at one
+/// upstream that stops answering would keep the standby idle until the ack deadline.
+const REGULAR_CHUNKS_MAX: usize = 3;
 
 /// What a probe of an upstream should do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +78,18 @@ pub struct AddressChanges {
     pub removed: Vec<u64>,
 }
 
+/// Preference for the next chunk, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Regular, or a standby that replaces lost weight.
+    Regular,
+    /// A standby that is not needed yet.
+    ReadyStandby,
+    Suspect,
+    SuspectStandby,
+    Probing,
+}
+
 #[derive(Debug)]
 struct Member {
     id: u64,
@@ -67,12 +98,15 @@ struct Member {
     health: Health,
     /// Token and start of each unfinished chunk, oldest first.
     outstanding: Vec<(u64, Instant)>,
+    /// When it last took bytes or confirmed a chunk.
+    sign_at: Option<Instant>,
 }
 
 impl Member {
     fn is_late(&self, now: Instant, policy: &HealthPolicy) -> bool {
+        // A large chunk on a slow line takes its time, but its bytes move all the while.
         let late = |since: Instant| now.saturating_duration_since(since) >= policy.suspect_after;
-        self.outstanding.first().is_some_and(|(_, since)| late(*since))
+        self.outstanding.first().is_some_and(|(_, since)| late(*since)) && self.sign_at.is_none_or(late)
     }
 
     fn is_well(&self, now: Instant, policy: &HealthPolicy) -> bool {
@@ -86,6 +120,7 @@ pub struct Fleet {
     policy: HealthPolicy,
     servers: Vec<Server>,
     members: Vec<Member>,
+    former: VecDeque<(usize, SocketAddr, Health)>,
     balancer: Balancer,
     next: u64,
 }
@@ -93,7 +128,14 @@ pub struct Fleet {
 impl Fleet {
     /// A fleet without addresses; see [`Fleet::set_addresses`].
     pub fn new(policy: HealthPolicy, servers: Vec<Server>) -> Self {
-        Self { policy, servers, members: Vec::new(), balancer: Balancer::default(), next: 0 }
+        Self {
+            policy,
+            servers,
+            members: Vec::new(),
+            former: VecDeque::new(),
+            balancer: Balancer::default(),
+            next: 0,
+        }
     }
 
     /// The configured servers, in the order of the configuration.
@@ -110,7 +152,7 @@ impl Fleet {
             }
         }
         let mut changes = AddressChanges::default();
-        let balancer = &mut self.balancer;
+        let (balancer, former) = (&mut self.balancer, &mut self.former);
         self.members.retain_mut(|member| {
             if member.server != server {
                 return true;
@@ -119,18 +161,27 @@ impl Fleet {
             if !stays {
                 balancer.forget(member.id);
                 changes.removed.push(member.id);
+                if !member.health.in_rotation() {
+                    former.push_back((server, member.address, member.health.clone()));
+                }
             }
             stays
         });
+        while self.former.len() > FORMER_MAX {
+            self.former.pop_front();
+        }
         for address in wanted {
             if !self.members.iter().any(|member| member.server == server && member.address == address) {
                 let id = self.fresh();
+                let known = self.former.iter().position(|(of, at, _)| *of == server && *at == address);
+                let health = known.and_then(|index| self.former.remove(index)).map(|(_, _, health)| health);
                 self.members.push(Member {
                     id,
                     server,
                     address,
-                    health: Health::default(),
+                    health: health.unwrap_or_default(),
                     outstanding: Vec::new(),
+                    sign_at: None,
                 });
                 changes.added.push((id, address));
             }
@@ -139,9 +190,10 @@ impl Fleet {
     }
 
     /// The upstream for the next chunk, none of `exclude`. It counts as busy until the choice is released.
-    pub fn pick(&mut self, now: Instant, exclude: &[u64]) -> Option<Choice> {
+    pub fn pick(&mut self, now: Instant, exclude: &[u64]) -> Pick {
         let ranks = self.ranks(now, exclude);
-        let best = ranks.iter().flatten().min().copied()?;
+        let Some(best) = ranks.iter().flatten().min().copied() else { return Pick::Nobody };
+        let standby_waits = best == Rank::Regular && ranks.contains(&Some(Rank::ReadyStandby));
         let candidates: Vec<Candidate> = self
             .members
             .iter()
@@ -152,13 +204,14 @@ impl Fleet {
                 weight: self.share(member),
                 outstanding: member.outstanding.len(),
             })
+            .filter(|candidate| !standby_waits || candidate.outstanding < REGULAR_CHUNKS_MAX)
             .collect();
-        let upstream = self.balancer.choose(&candidates)?;
+        let Some(upstream) = self.balancer.choose(&candidates) else { return Pick::Later };
         let token = self.fresh();
         if let Some(member) = self.member_mut(upstream) {
             member.outstanding.push((token, now));
         }
-        Some(Choice { upstream, token })
+        Pick::Take(Choice { upstream, token })
     }
 
     /// The chunk of this choice is finished, in whatever way.
@@ -175,11 +228,22 @@ impl Fleet {
             .iter()
             .any(|other| other.id != upstream && self.is_used(other) && other.is_well(now, &self.policy));
         let policy = self.policy;
-        let change = self.member_mut(upstream)?.health.observe(evidence, now, alone, &policy);
+        let member = self.member_mut(upstream)?;
+        if evidence == Evidence::Confirmed {
+            member.sign_at = Some(now);
+        }
+        let change = member.health.observe(evidence, now, alone, &policy);
         if change == Some(Change::Detached) {
             self.balancer.forget(upstream);
         }
         change
+    }
+
+    /// The upstream took bytes of a chunk.
+    pub fn progressed(&mut self, upstream: u64, now: Instant) {
+        if let Some(member) = self.member_mut(upstream) {
+            member.sign_at = Some(now);
+        }
     }
 
     /// A failed probe that began at `started`. A chunk confirmed since then is the stronger evidence.
@@ -222,8 +286,8 @@ impl Fleet {
         (0..self.servers.len()).filter(|server| self.has_rotation(*server)).count()
     }
 
-    /// Preference of each member for the next chunk, 0 is best, `None` must not be used.
-    fn ranks(&self, now: Instant, exclude: &[u64]) -> Vec<Option<u8>> {
+    /// Preference of each member for the next chunk; `None` must not be used.
+    fn ranks(&self, now: Instant, exclude: &[u64]) -> Vec<Option<Rank>> {
         let mut lost = self.lost_weight();
         self.members
             .iter()
@@ -240,10 +304,11 @@ impl Fleet {
                 }
                 match (standing, joins) {
                     (Standing::Trial, _) if !member.outstanding.is_empty() => None,
-                    (Standing::Up | Standing::Trial, true) => Some(0),
-                    (Standing::Up | Standing::Trial, false) => Some(1),
-                    (Standing::Suspect, _) => Some(if standby { 3 } else { 2 }),
-                    (Standing::Probing, _) => Some(4),
+                    (Standing::Up | Standing::Trial, true) => Some(Rank::Regular),
+                    (Standing::Up | Standing::Trial, false) => Some(Rank::ReadyStandby),
+                    (Standing::Suspect, _) if standby => Some(Rank::SuspectStandby),
+                    (Standing::Suspect, _) => Some(Rank::Suspect),
+                    (Standing::Probing, _) => Some(Rank::Probing),
                     (Standing::Down, _) => None,
                 }
             })
@@ -310,6 +375,10 @@ impl Fleet {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -341,8 +410,15 @@ mod tests {
         fleet(&[server("a", 60, false), server("b", 60, false), server("c", 60, false)])
     }
 
+    fn pick(fleet: &mut Fleet, now: Instant) -> Option<Choice> {
+        match fleet.pick(now, &[]) {
+            Pick::Take(choice) => Some(choice),
+            Pick::Later | Pick::Nobody => None,
+        }
+    }
+
     fn pick_and_release(fleet: &mut Fleet, now: Instant, exclude: &[u64]) -> Option<u64> {
-        let choice = fleet.pick(now, exclude)?;
+        let Pick::Take(choice) = fleet.pick(now, exclude) else { return None };
         fleet.release(choice);
         Some(choice.upstream)
     }
@@ -379,7 +455,7 @@ mod tests {
     fn a_late_upstream_gets_nothing_new_while_others_are_well() {
         let (mut fleet, ids) = three();
         let start = Instant::now();
-        let stuck = fleet.pick(start, &[]).expect("all are up");
+        let stuck = pick(&mut fleet, start).expect("all are up");
         for _ in 0..50 {
             let chosen = pick_and_release(&mut fleet, start + SECOND, &[]).expect("two are well");
             assert_ne!(chosen, stuck.upstream);
@@ -399,9 +475,9 @@ mod tests {
         let (mut fleet, _) = three();
         let start = Instant::now();
         for _ in 0..3 {
-            fleet.pick(start, &[]).expect("up");
+            pick(&mut fleet, start).expect("up");
         }
-        assert!(fleet.pick(start + 5 * SECOND, &[]).is_some());
+        assert!(pick(&mut fleet, start + 5 * SECOND).is_some());
     }
 
     #[test]
@@ -410,11 +486,11 @@ mod tests {
         let now = Instant::now();
         fleet.observe(ids[0], Evidence::Mute, now);
         fleet.observe(ids[0], Evidence::Answered, now);
-        let mut trials: Vec<Choice> = (0..9).filter_map(|_| fleet.pick(now, &[])).collect();
+        let mut trials: Vec<Choice> = (0..9).filter_map(|_| pick(&mut fleet, now)).collect();
         trials.retain(|choice| choice.upstream == ids[0]);
         assert_eq!(trials.len(), 1);
         fleet.observe(ids[0], Evidence::Confirmed, now);
-        assert!((0..9).filter_map(|_| fleet.pick(now, &[])).filter(|c| c.upstream == ids[0]).count() > 1);
+        assert!((0..9).filter_map(|_| pick(&mut fleet, now)).filter(|c| c.upstream == ids[0]).count() > 1);
     }
 
     #[test]
@@ -424,7 +500,7 @@ mod tests {
         for id in &ids {
             fleet.observe(*id, Evidence::Unreachable, now);
         }
-        assert_eq!(fleet.pick(now, &[]), None);
+        assert_eq!(fleet.pick(now, &[]), Pick::Nobody);
         assert_eq!(fleet.healthy_servers(), 0);
         fleet.observe(ids[2], Evidence::Reachable, now);
         assert_eq!(pick_and_release(&mut fleet, now, &[]), Some(ids[2]), "the first good probe is enough");
@@ -435,10 +511,10 @@ mod tests {
         let (mut fleet, ids) = fleet(&[server("a", 60, false)]);
         let now = Instant::now();
         fleet.observe(ids[0], Evidence::Mute, now);
-        let trial = fleet.pick(now, &[]).expect("nobody else is there");
-        assert_eq!(fleet.pick(now, &[]), None);
+        let trial = pick(&mut fleet, now).expect("nobody else is there");
+        assert_eq!(fleet.pick(now, &[]), Pick::Nobody);
         fleet.release(trial);
-        assert!(fleet.pick(now, &[]).is_some());
+        assert!(pick(&mut fleet, now).is_some());
     }
 
     #[test]
@@ -510,5 +586,96 @@ mod tests {
         fleet.observe(ids[0], Evidence::Mute, now);
         assert_eq!(fleet.probe_kind(ids[0], now), ProbeKind::Nothing);
         assert_eq!(fleet.probe_kind(ids[0], now + SECOND), ProbeKind::Ask);
+    }
+
+    /// Four slots, one regular upstream that hangs, one standby: a slot is left, and the standby gets it as soon as the
+    /// regular one is late.
+    #[test]
+    fn a_hanging_regular_upstream_cannot_keep_every_slot_from_the_standby() {
+        let (mut fleet, ids) = fleet(&[server("a", 60, false), server("b", 60, true)]);
+        let start = Instant::now();
+        for _ in 0..REGULAR_CHUNKS_MAX {
+            assert_eq!(pick(&mut fleet, start).map(|choice| choice.upstream), Some(ids[0]));
+        }
+        assert_eq!(fleet.pick(start, &[]), Pick::Later);
+        for _ in 0..10 {
+            assert_eq!(pick(&mut fleet, start + SECOND).map(|choice| choice.upstream), Some(ids[1]));
+        }
+    }
+
+    #[test]
+    fn a_slow_line_is_not_late_while_bytes_move() {
+        let (mut fleet, ids) = fleet(&[server("a", 60, false), server("b", 60, true)]);
+        let start = Instant::now();
+        assert!(pick(&mut fleet, start).is_some());
+        fleet.progressed(ids[0], start + 4 * SECOND);
+        let next = pick(&mut fleet, start + 4 * SECOND + SECOND / 2);
+        assert_eq!(next.map(|choice| choice.upstream), Some(ids[0]));
+        assert_eq!(pick(&mut fleet, start + 5 * SECOND).map(|choice| choice.upstream), Some(ids[1]));
+    }
+
+    #[test]
+    fn a_lost_address_that_vanishes_and_returns_is_still_lost() {
+        let (mut fleet, ids) = fleet(&[server("a", 60, false)]);
+        let now = Instant::now();
+        fleet.observe(ids[0], Evidence::Unreachable, now);
+        fleet.set_addresses(0, &[address(2000)]);
+        let returned = fleet.set_addresses(0, &[address(1000), address(2000)]).added[0].0;
+        for _ in 0..4 {
+            assert_ne!(pick_and_release(&mut fleet, now, &[]), Some(returned));
+        }
+    }
+
+    fn evidence() -> impl Strategy<Value = Evidence> {
+        prop_oneof![
+            Just(Evidence::Confirmed),
+            Just(Evidence::Reachable),
+            Just(Evidence::Answered),
+            Just(Evidence::Slow),
+            Just(Evidence::Closed),
+            Just(Evidence::Unreachable),
+            Just(Evidence::Mute),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens: nobody out of the rotation is chosen while somebody is in it, weight 0 and excluded ones
+        /// never, and as long as one upstream is up somebody is chosen.
+        #[test]
+        fn only_the_usable_are_chosen(
+            events in prop::collection::vec((0usize..4, evidence(), 0u64..3000, any::<u8>(), any::<bool>()), 1..120),
+        ) {
+            let (mut fleet, ids) = fleet(&[
+                server("a", 60, false), server("b", 10, false), server("none", 0, false), server("c", 60, true),
+            ]);
+            let mut now = Instant::now();
+            let mut open = Vec::new();
+            for (member, evidence, wait, mask, finish) in events {
+                now += Duration::from_millis(wait);
+                fleet.observe(ids[member], evidence, now);
+                if finish && !open.is_empty() {
+                    fleet.release(open.remove(0));
+                }
+                let exclude: Vec<u64> =
+                    ids.iter().enumerate().filter(|(i, _)| mask & (3 << (2 * i)) == 0).map(|(_, id)| *id).collect();
+                let usable = |fleet: &Fleet, id: u64| id != ids[2] && !exclude.contains(&id)
+                    && fleet.member(id).is_some_and(|member| member.health.in_rotation());
+                let is_up = |fleet: &Fleet, id: u64| usable(fleet, id)
+                    && fleet.member(id).is_some_and(|member| member.health.is_up());
+                let (any_usable, any_up) =
+                    (ids.iter().any(|id| usable(&fleet, *id)), ids.iter().any(|id| is_up(&fleet, *id)));
+                match fleet.pick(now, &exclude) {
+                    Pick::Take(choice) => {
+                        prop_assert!(!exclude.contains(&choice.upstream) && choice.upstream != ids[2]);
+                        // A trial that is taken makes its upstream unusable for the moment.
+                        prop_assert!(!any_up || usable(&fleet, choice.upstream)
+                            || fleet.member(choice.upstream).is_some_and(|m| m.health.is_mute()));
+                        open.push(choice);
+                    }
+                    Pick::Later => prop_assert!(any_usable),
+                    Pick::Nobody => prop_assert!(!any_up),
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,131 @@
+//! `copy`: every stream goes to every `<store>`.
+//!
+//! ```text
+//! <match app.**>
+//!   @type copy
+//!   <store>
+//!     @type forward
+//!     <server>
+//!       host 192.0.2.1
+//!     </server>
+//!   </store>
+//!   <store ignore_error>
+//!     @type stdout
+//!   </store>
+//! </match>
+//! ```
+//!
+//! An arrival is confirmed when every store without `ignore_error` has taken it. All stores are always offered every
+//! stream: Fluentd stops at the first store that fails, so that the later ones miss it until the sender repeats.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::{BoxFuture, join_all};
+
+use crate::config::Element;
+use crate::input::Arrival;
+use crate::params;
+use crate::router::{Answers, EmitError, Sink};
+use crate::telemetry::PluginMetrics;
+
+params! {
+    /// `copy`: every stream goes to every `<store>`.
+    pub struct CopyParams {
+        /// How records are shared between stores: no_copy, shallow, deep, marshal. Without effect here: records are
+        /// immutable bytes, so every store sees what `deep` promises.
+        copy_mode: String = "no_copy",
+        /// Deprecated form of `copy_mode shallow`.
+        deep_copy: bool = "false",
+    }
+    foreign { "store" }
+}
+
+/// One `<store>`.
+pub struct Store {
+    /// The output in it.
+    pub sink: Arc<dyn Sink>,
+    /// `ignore_error`: a failure is logged and does not count.
+    pub ignore_error: bool,
+    /// `ignore_if_prev_success`: only used for arrivals that the store before did not take.
+    pub ignore_if_prev_success: bool,
+}
+
+/// Reads the words of `<store ARGUMENT>`: (ignore_error, ignore_if_prev_success).
+pub fn store_flags(section: &Element) -> (bool, bool) {
+    let words: Vec<&str> = section.argument.split_whitespace().collect();
+    (words.contains(&"ignore_error"), words.contains(&"ignore_if_prev_success"))
+}
+
+/// The running output.
+pub struct CopySink {
+    stores: Arc<[Store]>,
+    metrics: Arc<PluginMetrics>,
+}
+
+impl CopySink {
+    /// A copy over stores in file order.
+    pub fn new(stores: Vec<Store>, metrics: Arc<PluginMetrics>) -> Self {
+        Self { stores: stores.into(), metrics }
+    }
+}
+
+impl Sink for CopySink {
+    fn emit(&self, batch: Vec<Arrival>) -> BoxFuture<'static, Answers> {
+        self.metrics.emit_count.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        let stores = Arc::clone(&self.stores);
+        Box::pin(async move {
+            if stores.iter().any(|store| store.ignore_if_prev_success) {
+                emit_in_turn(&stores, batch).await
+            } else {
+                emit_at_once(&stores, batch).await
+            }
+        })
+    }
+
+    fn is_full(&self) -> bool {
+        self.stores.iter().all(|store| store.sink.is_full())
+    }
+}
+
+async fn emit_at_once(stores: &[Store], batch: Vec<Arrival>) -> Answers {
+    let mut answers: Answers = vec![Ok(()); batch.len()];
+    let results = join_all(stores.iter().map(|store| store.sink.emit(batch.clone()))).await;
+    for (store, result) in stores.iter().zip(results) {
+        merge(&mut answers, store, result);
+    }
+    answers
+}
+
+/// With fall-back stores each store must have answered before the next is asked.
+async fn emit_in_turn(stores: &[Store], batch: Vec<Arrival>) -> Answers {
+    let mut answers: Answers = vec![Ok(()); batch.len()];
+    let mut previous_took = vec![false; batch.len()];
+    for store in stores {
+        let places: Vec<usize> = (0..batch.len())
+            .filter(|&place| !(store.ignore_if_prev_success && previous_took[place]))
+            .collect();
+        let results = store.sink.emit(places.iter().map(|&place| batch[place].clone()).collect()).await;
+        previous_took = vec![false; batch.len()];
+        for (&place, result) in places.iter().zip(results) {
+            previous_took[place] = result.is_ok();
+            merge_one(&mut answers[place], store, result);
+        }
+    }
+    answers
+}
+
+fn merge(answers: &mut Answers, store: &Store, results: Answers) {
+    for (answer, result) in answers.iter_mut().zip(results) {
+        merge_one(answer, store, result);
+    }
+}
+
+fn merge_one(answer: &mut Result<(), EmitError>, store: &Store, result: Result<(), EmitError>) {
+    let Err(error) = result else { return };
+    if store.ignore_error {
+        tracing::error!(error = %error, "ignore emit error in copy store");
+    } else if answer.is_ok() {
+        *answer = Err(error);
+    }
+}

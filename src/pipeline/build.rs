@@ -1,0 +1,262 @@
+//! Typed configurations become running parts: outputs first, inputs last; everything that fails to open is reported
+//! at once and nothing is left running.
+
+use std::sync::Arc;
+
+use super::lifecycle::{Running, RunningOutput};
+use super::plan::{ActionPlan, ChainPlan, Identity, InputPlan, OutputKind, OutputPlan, Plan, RulePlan};
+use super::{BuildError, Category, Overview, PluginView};
+use crate::buffer;
+use crate::config::SystemConfig;
+use crate::input::{Input, InputContext};
+use crate::output::OutputContext;
+use crate::output::buffered::BufferedSink;
+use crate::output::direct::DirectSink;
+use crate::output::out_copy::{CopySink, Store};
+use crate::output::runner::Runner;
+use crate::router::{Entrance, ErrorStream, FilterStation, Labels, Router, Rule, RuleAction, Sink};
+
+/// The label whose unmatched tags are silent.
+const FLUENT_LOG_LABEL: &str = "@FLUENT_LOG";
+/// The label that gets rejected records.
+const ERROR_LABEL: &str = "@ERROR";
+
+impl Plan {
+    /// Opens everything and starts it. Runs inside the tokio runtime.
+    pub async fn start(self, overview: Arc<Overview>) -> Result<Running, Vec<BuildError>> {
+        let labels = Labels::new(self.chains.iter().filter_map(|chain| chain.label.as_deref()));
+        let mut builder = Builder {
+            labels: &labels,
+            errors: Arc::default(),
+            overview: Arc::clone(&overview),
+            system: Arc::new(self.system),
+            outputs: Vec::new(),
+            views: Vec::new(),
+            faults: Vec::new(),
+        };
+        if let Some(door) = labels.door(ERROR_LABEL) {
+            builder.errors.connect(door);
+        }
+        for chain in self.chains {
+            builder.chain(chain).await;
+        }
+        let mut inputs = Vec::new();
+        for input in self.inputs {
+            inputs.extend(builder.input(input));
+        }
+        let Builder { outputs, views, faults, .. } = builder;
+        if !faults.is_empty() {
+            for output in outputs {
+                output.abandon().await;
+            }
+            return Err(faults);
+        }
+        for view in views {
+            overview.register(view);
+        }
+        for input in &mut inputs {
+            input.start();
+        }
+        Ok(Running::new(inputs, outputs))
+    }
+}
+
+struct Builder<'a> {
+    labels: &'a Labels,
+    errors: Arc<ErrorStream>,
+    overview: Arc<Overview>,
+    system: Arc<SystemConfig>,
+    outputs: Vec<RunningOutput>,
+    views: Vec<PluginView>,
+    faults: Vec<BuildError>,
+}
+
+impl Builder<'_> {
+    async fn chain(&mut self, chain: ChainPlan) {
+        let mut rules = Vec::new();
+        for rule in chain.rules {
+            rules.extend(self.rule(rule, chain.label.as_deref()).await);
+        }
+        let name = chain.label.as_deref().unwrap_or(crate::router::ROOT);
+        let router = Router::new(rules, Arc::clone(&self.errors), name != FLUENT_LOG_LABEL);
+        self.labels.connect(name, Arc::new(router));
+    }
+
+    async fn rule(&mut self, rule: RulePlan, label: Option<&str>) -> Option<Rule> {
+        let pattern = rule.patterns.to_string();
+        match rule.action {
+            ActionPlan::Filter(identity, filter) => {
+                log_adding("filter", &identity.type_name, Some(&pattern), label);
+                let view = view(&identity, Category::Filter, label);
+                let metrics = Arc::clone(&view.metrics);
+                self.views.push(view);
+                let station = Arc::new(FilterStation { filter, metrics });
+                Some(Rule { patterns: rule.patterns, action: RuleAction::Filter(station) })
+            }
+            ActionPlan::Output(output) => {
+                log_adding("match", &output.identity.type_name, Some(&pattern), label);
+                let first = self.views.len();
+                let sink = self.output(output, label).await?;
+                if label.is_none()
+                    && let Some(view) = self.views.get_mut(first)
+                {
+                    let patterns = Arc::clone(&rule.patterns);
+                    view.matches = Some(Arc::new(move |tag| patterns.matches(tag)));
+                }
+                Some(Rule { patterns: rule.patterns, action: RuleAction::Match(sink) })
+            }
+        }
+    }
+
+    /// Builds an output; its view stands before those of its stores.
+    async fn output(&mut self, output: OutputPlan, label: Option<&str>) -> Option<Arc<dyn Sink>> {
+        let OutputPlan { identity, kind } = output;
+        let mut view = view(&identity, Category::Output, label);
+        match kind {
+            OutputKind::Relabel { label: target } => {
+                self.views.push(view);
+                self.door(&target, &identity.place).map(|door| door as Arc<dyn Sink>)
+            }
+            OutputKind::Copy { stores } => {
+                view.is_output = false;
+                let metrics = Arc::clone(&view.metrics);
+                self.views.push(view);
+                let mut built = Vec::new();
+                for store in stores {
+                    let sink = Box::pin(self.output(store.output, label)).await?;
+                    built.push(Store {
+                        sink,
+                        ignore_error: store.ignore_error,
+                        ignore_if_prev_success: store.ignore_if_prev_success,
+                    });
+                }
+                Some(Arc::new(CopySink::new(built, metrics)))
+            }
+            OutputKind::Plain { config, buffer } => self.plain(identity, config, buffer, view).await,
+        }
+    }
+
+    async fn plain(
+        &mut self,
+        identity: Identity,
+        config: Box<dyn crate::output::OutputConfig>,
+        settings: Option<Box<crate::output::buffer_section::BufferSettings>>,
+        mut view: PluginView,
+    ) -> Option<Arc<dyn Sink>> {
+        let metrics = Arc::clone(&view.metrics);
+        let context = OutputContext {
+            plugin_id: identity.id.clone(),
+            metrics: Arc::clone(&metrics),
+            system: Arc::clone(&self.system),
+            chunk_keys: settings
+                .as_ref()
+                .map(|settings| settings.splitter.keys().clone())
+                .unwrap_or_default(),
+        };
+        let built = config.build(context).map_err(|error| self.fail(&identity, &error.0));
+        let buffer = match &settings {
+            None => Ok(None),
+            Some(settings) => self.open_buffer(&identity, settings.buffer.clone()).await.map(Some),
+        };
+        let (Ok(output), Ok(buffer)) = (built, buffer) else { return None };
+        let fields = Arc::clone(&output);
+        view.fields = Some(Arc::new(move || fields.monitor_fields()));
+        let samples = Arc::clone(&output);
+        view.samples = Some(Arc::new(move || samples.samples()));
+        Arc::clone(&output).start();
+        let (Some(settings), Some(buffer)) = (settings, buffer) else {
+            self.views.push(view);
+            self.outputs.push(RunningOutput::direct(identity.id, Arc::clone(&output)));
+            return Some(Arc::new(DirectSink { output, metrics }));
+        };
+        let mut runner_config = settings.runner.clone();
+        runner_config.flush_thread_count *= self.system.workers.max(1) as usize;
+        let runner = Runner::start(
+            identity.id.clone(),
+            Arc::clone(&output),
+            buffer.clone(),
+            Arc::clone(&metrics),
+            runner_config,
+        );
+        view.retry = Some(Arc::new(runner.retry_reading()));
+        let stats = buffer.clone();
+        view.buffer = Some(Arc::new(move || stats.stats()));
+        self.views.push(view);
+        self.outputs.push(RunningOutput::buffered(
+            identity.id,
+            Arc::clone(&output),
+            buffer.clone(),
+            runner,
+            settings.flush_at_shutdown,
+        ));
+        let tag_in_entries = output.wants_tag_in_entries();
+        let splitter = settings.splitter;
+        Some(Arc::new(BufferedSink { buffer, splitter, tag_in_entries, metrics }))
+    }
+
+    async fn open_buffer(
+        &mut self,
+        identity: &Identity,
+        config: buffer::BufferConfig,
+    ) -> Result<buffer::BufferHandle, ()> {
+        // Recovery reads files: not on a runtime thread.
+        let opened = tokio::task::spawn_blocking(move || buffer::open(config)).await;
+        match opened {
+            Ok(Ok((handle, _report))) => Ok(handle),
+            Ok(Err(error)) => Err(self.fail(identity, &error.to_string())),
+            Err(error) => Err(self.fail(identity, &format!("opening the buffer failed: {error}"))),
+        }
+    }
+
+    fn input(&mut self, input: InputPlan) -> Option<Box<dyn Input>> {
+        let InputPlan { identity, label, config } = input;
+        log_adding("source", &identity.type_name, None, None);
+        let door = self.door(label.as_deref().unwrap_or(crate::router::ROOT), &identity.place)?;
+        let view = view(&identity, Category::Input, None);
+        let context = InputContext {
+            plugin_id: identity.id.clone(),
+            entrance: Entrance::new(door),
+            metrics: Arc::clone(&view.metrics),
+            overview: Arc::clone(&self.overview),
+            system: Arc::clone(&self.system),
+        };
+        self.views.push(view);
+        config.build(context).map_err(|error| self.fail(&identity, &error.0)).ok()
+    }
+
+    fn door(&mut self, label: &str, place: &str) -> Option<Arc<crate::router::LabelDoor>> {
+        let door = self.labels.door(label);
+        if door.is_none() {
+            self.faults.push(BuildError(format!("{place}: {label} label not found")));
+        }
+        door
+    }
+
+    fn fail(&mut self, identity: &Identity, text: &str) {
+        self.faults
+            .push(BuildError(format!("{}: {} {}: {text}", identity.place, identity.type_name, identity.id)));
+    }
+}
+
+fn view(identity: &Identity, category: Category, label: Option<&str>) -> PluginView {
+    let mut view = PluginView::new(identity.id.clone(), category, identity.type_name.clone());
+    view.label = label.map(str::to_owned);
+    view.config = identity.shown.clone();
+    view
+}
+
+/// Fluentd's start-up lines; operators look for them.
+fn log_adding(what: &str, type_name: &str, pattern: Option<&str>, label: Option<&str>) {
+    let place = label.map(|label| format!(" in {label}")).unwrap_or_default();
+    match pattern {
+        Some(pattern) => tracing::info!(
+            target: crate::telemetry::log::SUPERVISOR,
+            pattern = pattern,
+            r#type = type_name,
+            "adding {what}{place}"
+        ),
+        None => {
+            tracing::info!(target: crate::telemetry::log::SUPERVISOR, r#type = type_name, "adding {what}")
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Sections become typed configurations: nothing is opened, every fault is reported.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{
+    Diagnostics, Directive, DirectiveKind, Document, Element, FromConfig, MASK, Reserved, SectionSpec,
+    SystemConfig, looks_secret,
+};
+use crate::filter::{FILTERS, Filter};
+use crate::input::{INPUTS, InputConfig};
+use crate::output::buffer_section::{self, BufferContext, BufferSettings};
+use crate::output::out_copy::{self, CopyParams};
+use crate::output::out_relabel::RelabelParams;
+use crate::output::{Buffering, OUTPUTS, OutputConfig};
+use crate::router::pattern::TagPatterns;
+
+/// A checked configuration, ready to be built.
+pub struct Plan {
+    pub(super) system: SystemConfig,
+    pub(super) inputs: Vec<InputPlan>,
+    pub(super) chains: Vec<ChainPlan>,
+}
+
+/// What every plugin section says apart from its own parameters.
+#[derive(Clone)]
+pub(super) struct Identity {
+    pub(super) id: String,
+    pub(super) type_name: String,
+    /// `FILE:LINE`, for messages of the second step.
+    pub(super) place: String,
+    /// Parameters as written, secrets masked.
+    pub(super) shown: Vec<(String, String)>,
+}
+
+pub(super) struct InputPlan {
+    pub(super) identity: Identity,
+    pub(super) label: Option<String>,
+    pub(super) config: Box<dyn InputConfig>,
+}
+
+/// The top level (`label: None`) or one `<label>`.
+pub(super) struct ChainPlan {
+    pub(super) label: Option<String>,
+    pub(super) rules: Vec<RulePlan>,
+}
+
+pub(super) struct RulePlan {
+    pub(super) patterns: Arc<TagPatterns>,
+    pub(super) action: ActionPlan,
+}
+
+pub(super) enum ActionPlan {
+    Filter(Identity, Box<dyn Filter>),
+    Output(OutputPlan),
+}
+
+pub(super) struct OutputPlan {
+    pub(super) identity: Identity,
+    pub(super) kind: OutputKind,
+}
+
+pub(super) enum OutputKind {
+    Plain { config: Box<dyn OutputConfig>, buffer: Option<Box<BufferSettings>> },
+    Copy { stores: Vec<StorePlan> },
+    Relabel { label: String },
+}
+
+pub(super) struct StorePlan {
+    pub(super) output: OutputPlan,
+    pub(super) ignore_error: bool,
+    pub(super) ignore_if_prev_success: bool,
+}
+
+/// Checks everything that can be checked without touching the world. `None` when there are faults.
+pub fn check(document: &Document, diagnostics: &mut Diagnostics) -> Option<Plan> {
+    let mut checker = Checker { system: &document.system, diagnostics };
+    let mut inputs = Vec::new();
+    for source in &document.sources {
+        inputs.extend(checker.input(source));
+    }
+    let mut chains = vec![checker.chain(None, &document.rules)];
+    for label in &document.labels {
+        chains.push(checker.chain(Some(&label.name), &label.rules));
+    }
+    if diagnostics.has_faults() {
+        return None;
+    }
+    Some(Plan { system: document.system.clone(), inputs, chains })
+}
+
+struct Checker<'a> {
+    system: &'a SystemConfig,
+    diagnostics: &'a mut Diagnostics,
+}
+
+impl Checker<'_> {
+    fn input(&mut self, source: &Directive) -> Option<InputPlan> {
+        let name = source.reserved.type_name.as_str();
+        let Some(plugin) = INPUTS.iter().find(|plugin| plugin.names.contains(&name)) else {
+            return self.unknown("input", source, INPUTS.iter().flat_map(|plugin| plugin.names));
+        };
+        let config = (plugin.configure)(&source.element, self.diagnostics)?;
+        let identity = identity(&source.element, &source.reserved, plugin.spec);
+        Some(InputPlan { identity, label: source.reserved.label.clone(), config })
+    }
+
+    fn chain(&mut self, label: Option<&str>, rules: &[Directive]) -> ChainPlan {
+        let rules = rules.iter().filter_map(|rule| self.rule(rule)).collect();
+        ChainPlan { label: label.map(str::to_owned), rules }
+    }
+
+    fn rule(&mut self, directive: &Directive) -> Option<RulePlan> {
+        let element = &directive.element;
+        let argument = element.argument.trim();
+        let patterns = match TagPatterns::parse(if argument.is_empty() { "**" } else { argument }) {
+            Ok(patterns) => Some(Arc::new(patterns)),
+            Err(error) => {
+                self.diagnostics.fault(&element.span, error.to_string());
+                None
+            }
+        };
+        let action = match directive.kind {
+            DirectiveKind::Filter => self.filter(directive),
+            _ => self.output(element, &directive.reserved).map(ActionPlan::Output),
+        };
+        Some(RulePlan { patterns: patterns?, action: action? })
+    }
+
+    fn filter(&mut self, directive: &Directive) -> Option<ActionPlan> {
+        let name = directive.reserved.type_name.as_str();
+        let Some(plugin) = FILTERS.iter().find(|plugin| plugin.names.contains(&name)) else {
+            return self.unknown("filter", directive, FILTERS.iter().flat_map(|plugin| plugin.names));
+        };
+        let filter = (plugin.configure)(&directive.element, self.diagnostics)?;
+        let identity = identity(&directive.element, &directive.reserved, plugin.spec);
+        Some(ActionPlan::Filter(identity, filter))
+    }
+
+    fn output(&mut self, element: &Element, reserved: &Reserved) -> Option<OutputPlan> {
+        match reserved.type_name.as_str() {
+            "copy" => self.copy(element, reserved),
+            "relabel" => self.relabel(element, reserved),
+            _ => self.plain_output(element, reserved),
+        }
+    }
+
+    fn copy(&mut self, element: &Element, reserved: &Reserved) -> Option<OutputPlan> {
+        let params = CopyParams::from_element(element, self.diagnostics);
+        let mut stores = Vec::new();
+        for (place, section) in element.children_named("store").enumerate() {
+            let (ignore_error, ignore_if_prev_success) = out_copy::store_flags(section);
+            if place == 0 && ignore_if_prev_success {
+                let message = "ignore_if_prev_success must specify 2nd or later <store> directives";
+                self.diagnostics.fault(&section.span, message);
+            }
+            let Some(reserved) = Reserved::from_element(section, self.diagnostics) else { continue };
+            let Some(output) = self.output(section, &reserved) else { continue };
+            stores.push(StorePlan { output, ignore_error, ignore_if_prev_success });
+        }
+        if element.child("store").is_none() {
+            self.diagnostics.fault(&element.span, "'<store>' sections are required");
+        }
+        params?;
+        let identity = identity(element, reserved, &CopyParams::SPEC);
+        Some(OutputPlan { identity, kind: OutputKind::Copy { stores } })
+    }
+
+    fn relabel(&mut self, element: &Element, reserved: &Reserved) -> Option<OutputPlan> {
+        RelabelParams::from_element(element, self.diagnostics)?;
+        let Some(label) = reserved.label.clone() else {
+            self.diagnostics
+                .fault(&element.span, "@label must be specified for relabel output plugin")
+                .expected("@label @NAME");
+            return None;
+        };
+        let identity = identity(element, reserved, &RelabelParams::SPEC);
+        Some(OutputPlan { identity, kind: OutputKind::Relabel { label } })
+    }
+
+    fn plain_output(&mut self, element: &Element, reserved: &Reserved) -> Option<OutputPlan> {
+        let name = reserved.type_name.as_str();
+        let Some(plugin) = OUTPUTS.iter().find(|plugin| plugin.names.contains(&name)) else {
+            self.unknown_type("output", name, element, OUTPUTS.iter().flat_map(|plugin| plugin.names));
+            return None;
+        };
+        self.refuse_flat_buffer_parameters(element, plugin.buffering);
+        self.refuse_secondary(element);
+        let slow_flush_threshold = self.slow_flush_threshold(element);
+        let config = (plugin.configure)(element, self.diagnostics);
+        let identity = identity(element, reserved, plugin.spec);
+        let context = BufferContext {
+            plugin_id: &identity.id,
+            has_id: reserved.id.is_some(),
+            buffering: plugin.buffering,
+            default_path: config.as_ref().and_then(|config| config.default_buffer_path()),
+            system: self.system,
+            slow_flush_threshold,
+        };
+        let buffer = buffer_section::read(element, &context, self.diagnostics);
+        let kind = OutputKind::Plain { config: config?, buffer: buffer?.map(Box::new) };
+        Some(OutputPlan { identity, kind })
+    }
+
+    /// `slow_flush_log_threshold` belongs to every buffered output, so no plugin declares it.
+    fn slow_flush_threshold(&mut self, element: &Element) -> Duration {
+        let Some(param) = element.param("slow_flush_log_threshold") else { return SLOW_FLUSH_DEFAULT };
+        param.mark_used();
+        let text = param.value.text().unwrap_or_default();
+        match f64::from_config(text, true) {
+            Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => Duration::from_secs_f64(seconds.min(1e9)),
+            _ => {
+                self.diagnostics
+                    .fault(&param.span, "slow_flush_log_threshold should be a number of seconds")
+                    .got(text);
+                SLOW_FLUSH_DEFAULT
+            }
+        }
+    }
+
+    /// Old files write buffer parameters straight into `<match>`. They are not converted yet; ignoring them could
+    /// mean memory where a file was asked for.
+    fn refuse_flat_buffer_parameters(&mut self, element: &Element, buffering: Buffering) {
+        if matches!(buffering, Buffering::Never) {
+            return;
+        }
+        for (old, new) in FLAT_BUFFER_PARAMETERS {
+            let Some(param) = element.param(old) else { continue };
+            param.mark_used();
+            self.diagnostics
+                .fault(&param.span, format!("buffer parameter '{old}' outside <buffer> is not built yet"))
+                .hint(format!("write '{new}' into a <buffer> section"));
+        }
+    }
+
+    fn refuse_secondary(&mut self, element: &Element) {
+        for section in element.children_named("secondary") {
+            self.diagnostics
+                .fault(&section.span, "section <secondary> is not built yet")
+                .hint("without it, undeliverable chunks are kept in the buffer's backup directory");
+        }
+    }
+
+    fn unknown<T>(
+        &mut self,
+        kind: &str,
+        directive: &Directive,
+        known: impl Iterator<Item = &'static &'static str>,
+    ) -> Option<T> {
+        self.unknown_type(kind, &directive.reserved.type_name, &directive.element, known);
+        None
+    }
+
+    fn unknown_type(
+        &mut self,
+        kind: &str,
+        name: &str,
+        element: &Element,
+        known: impl Iterator<Item = &'static &'static str>,
+    ) {
+        let span =
+            element.param("@type").or_else(|| element.param("type")).map_or(&element.span, |p| &p.span);
+        self.diagnostics
+            .fault(span, format!("Unknown {kind} plugin '{name}'. tributary has no such plugin"))
+            .suggest(name, known.copied());
+    }
+}
+
+/// `slow_flush_log_threshold` when silent (Fluentd's default).
+const SLOW_FLUSH_DEFAULT: Duration = Duration::from_secs(20);
+
+/// Fluentd's v0 names of buffer parameters and what they are called in `<buffer>` (compat: buffer, 3).
+const FLAT_BUFFER_PARAMETERS: [(&str, &str); 20] = [
+    ("buffer_type", "@type"),
+    ("buffer_path", "path"),
+    ("num_threads", "flush_thread_count"),
+    ("flush_interval", "flush_interval"),
+    ("try_flush_interval", "flush_thread_interval"),
+    ("queued_chunk_flush_interval", "flush_thread_burst_interval"),
+    ("disable_retry_limit", "retry_forever"),
+    ("retry_limit", "retry_max_times"),
+    ("max_retry_wait", "retry_max_interval"),
+    ("retry_wait", "retry_wait"),
+    ("buffer_chunk_limit", "chunk_limit_size"),
+    ("buffer_queue_limit", "queue_limit_length"),
+    ("buffer_queue_full_action", "overflow_action"),
+    ("flush_at_shutdown", "flush_at_shutdown"),
+    ("time_slice_format", "timekey"),
+    ("time_slice_wait", "timekey_wait"),
+    ("timezone", "timekey_zone"),
+    ("utc", "timekey_use_utc true"),
+    ("localtime", "timekey_use_utc false"),
+    ("flush_mode", "flush_mode"),
+];
+
+fn identity(element: &Element, reserved: &Reserved, spec: &SectionSpec) -> Identity {
+    // Fluentd names a plugin without `@id` after its object; the number only has to be unique in the process.
+    let id = reserved.id.clone().unwrap_or_else(|| format!("object:{:x}", fastrand::u32(0x1000..)));
+    Identity {
+        id,
+        type_name: reserved.type_name.clone(),
+        place: element.span.to_string(),
+        shown: shown_params(element, spec),
+    }
+}
+
+/// Parameters as written, secrets masked; sub-sections are not shown (monitor_agent's `config`).
+fn shown_params(element: &Element, spec: &SectionSpec) -> Vec<(String, String)> {
+    let shown = |param: &crate::config::Param| {
+        let secret = spec.param(&param.key).is_some_and(|known| known.secret) || looks_secret(&param.key);
+        let text = if secret { MASK } else { param.value.text().unwrap_or_default() };
+        (param.key.clone(), text.to_owned())
+    };
+    element.params.iter().map(shown).collect()
+}
+
+/// The declared parameters of a plugin section, for the dump: `path` is the section and those around it, outermost first.
+pub fn spec_of(path: &[&Element]) -> Option<&'static SectionSpec> {
+    let section = path.last()?;
+    let type_name = section.type_name();
+    let find = |known: &'static [&'static str]| type_name.is_some_and(|name| known.contains(&name));
+    match section.name.as_str() {
+        "source" => INPUTS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
+        "filter" => FILTERS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
+        "match" | "store" => OUTPUTS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
+        "buffer" => Some(&buffer_section::BufferParams::SPEC),
+        _ => None,
+    }
+}
