@@ -19,4 +19,5 @@ pub mod forward; // the wire protocol as pure functions over bytes
 pub mod net; // sockets: listen, dial, deadlines
 pub mod pipeline; // configuration becomes running parts
 pub mod process; // the process itself: daemon, ids, limits, signals
+pub mod regexp; // regular expressions with Ruby's meaning
 pub mod telemetry; // our own log and metrics

@@ -39,13 +39,11 @@ pub(super) fn load(path: &Path, additions: Additions<'_>, diagnostics: &mut Diag
     let options = config::LoadOptions {
         inline: additions.inline.map(str::to_owned),
         strict: additions.strict,
+        workers: additions.workers,
         include_dir: (!include_dir.is_empty()).then(|| PathBuf::from(include_dir)),
         ..config::LoadOptions::default()
     };
     let mut document = config::load(path, &options, diagnostics)?;
-    if let Some(workers) = additions.workers {
-        document.system.workers = workers;
-    }
     if additions.without_source {
         document.sources.clear();
     }
@@ -79,6 +77,8 @@ pub(super) fn log_options(system: &SystemConfig, mut options: log::Options) -> l
         config::LogFormat::Json => log::Format::Json,
     };
     options.time_format.clone_from(&system.log.time_format);
+    options.ignore_repeated = system.ignore_repeated_log_interval.map(|interval| interval.duration());
+    options.ignore_same = system.ignore_same_log_interval.map(|interval| interval.duration());
     options.file_mode = system.file_permission.map(|mode| mode.0);
     options.ignore_repeated = system.ignore_repeated_log_interval.map(config::Seconds::duration);
     options.ignore_same = system.ignore_same_log_interval.map(config::Seconds::duration);

@@ -22,6 +22,8 @@ pub struct LoadOptions<'a> {
     pub inline: Option<String>,
     /// `--strict-config-value`; `<system> strict_config_value true` does the same.
     pub strict: bool,
+    /// `--workers`: wins over `<system> workers`.
+    pub workers: Option<u32>,
     /// Folder whose `.conf` files are read after the main file, unless `<system> config_include_dir` says otherwise.
     pub include_dir: Option<PathBuf>,
 }
@@ -33,6 +35,7 @@ impl Default for LoadOptions<'_> {
             worker_id: None,
             inline: None,
             strict: false,
+            workers: None,
             include_dir: None,
         }
     }
@@ -167,7 +170,10 @@ pub fn load(path: &Path, options: &LoadOptions<'_>, diagnostics: &mut Diagnostic
         parser.parse_into(source, &folder, &mut root, 0);
     }
     // a `<system>` in the extra folder has no effect, as in Fluentd
-    let system = system_of(&root, parser.diagnostics);
+    let mut system = system_of(&root, parser.diagnostics);
+    if let (Some(system), Some(workers)) = (&mut system, options.workers) {
+        system.workers = workers;
+    }
     let extra = extra_folder(system.as_ref(), options);
     if let Some(extra) = extra {
         include_folder(&mut parser, &extra, &mut root);

@@ -298,3 +298,37 @@ fn edit_distance(left: &str, right: &str) -> usize {
     }
     last[right.len()]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name() {
+        let known = ["port", "path", "flush_interval", "tag"];
+        let rows = [
+            ("prot", Some("port")),
+            ("pth", Some("path")),
+            ("flush_intervall", Some("flush_interval")),
+            ("xyz", None),
+            ("tga", Some("tag")),
+            ("", None),
+        ];
+        for (name, expected) in rows {
+            assert_eq!(nearest(name, known), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_findings_is_bounded() {
+        let mut diagnostics = Diagnostics::new();
+        for number in 0..MAX_DIAGNOSTICS {
+            diagnostics.warning(&Span::none(), format!("{number}"));
+        }
+        assert!(!diagnostics.has_faults());
+        diagnostics.fault_anywhere("late").hint("still counts");
+        assert!(diagnostics.has_faults());
+        assert_eq!(diagnostics.iter().count(), MAX_DIAGNOSTICS);
+        assert!(diagnostics.render().ends_with("1 more are not shown\n"));
+    }
+}

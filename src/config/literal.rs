@@ -27,8 +27,8 @@ pub(crate) struct ParseError {
 }
 
 impl ParseError {
-    pub(crate) fn new(at: Mark, message: impl Into<String>) -> Self {
-        Self { at, message: message.into(), expected: None, got: None, hint: None, resume: None }
+    pub(crate) fn new(at: Mark, message: impl Into<String>) -> Box<Self> {
+        Box::new(Self { at, message: message.into(), expected: None, got: None, hint: None, resume: None })
     }
 }
 
@@ -142,9 +142,7 @@ impl Cursor {
     pub(crate) fn take_line_end(&mut self) -> bool {
         self.skip_blanks();
         if self.peek() == Some('#') {
-            while self.peek().is_some_and(|c| c != '\n') {
-                self.next();
-            }
+            self.skip_comment();
         }
         self.peek().is_none() || self.take("\n")
     }
@@ -158,7 +156,7 @@ impl Cursor {
     }
 
     /// Reads a parameter's value and the rest of its line.
-    pub(crate) fn value(&mut self, scope: &Scope<'_>) -> Result<ParamValue, ParseError> {
+    pub(crate) fn value(&mut self, scope: &Scope<'_>) -> Result<ParamValue, Box<ParseError>> {
         let start = self.mark;
         let value = match self.peek() {
             Some('"') => self.double_quoted(scope)?,
@@ -192,7 +190,7 @@ impl Cursor {
     }
 
     /// `'…'`: only `\'` and `\\` are escapes; ends on its line.
-    pub(crate) fn single_quoted(&mut self) -> Result<String, ParseError> {
+    pub(crate) fn single_quoted(&mut self) -> Result<String, Box<ParseError>> {
         let start = self.mark;
         self.next();
         let mut text = String::new();
@@ -214,7 +212,7 @@ impl Cursor {
     }
 
     /// `"…"` with escapes and embedded code; may span lines.
-    pub(crate) fn double_quoted(&mut self, scope: &Scope<'_>) -> Result<ParamValue, ParseError> {
+    pub(crate) fn double_quoted(&mut self, scope: &Scope<'_>) -> Result<ParamValue, Box<ParseError>> {
         let start = self.mark;
         self.next();
         let mut text = String::new();
@@ -242,7 +240,7 @@ impl Cursor {
         }
     }
 
-    fn escape(&mut self, at: Mark, text: &mut String) -> Result<(), ParseError> {
+    fn escape(&mut self, at: Mark, text: &mut String) -> Result<(), Box<ParseError>> {
         match self.next() {
             Some('r') => text.push('\r'),
             Some('n') => text.push('\n'),
@@ -267,7 +265,12 @@ impl Cursor {
     }
 
     /// Embedded code; the cursor stands at `{`. Its value, or empty text and a note in `outcome`.
-    fn code(&mut self, at: Mark, scope: &Scope<'_>, outcome: &mut Outcome) -> Result<String, ParseError> {
+    fn code(
+        &mut self,
+        at: Mark,
+        scope: &Scope<'_>,
+        outcome: &mut Outcome,
+    ) -> Result<String, Box<ParseError>> {
         self.next();
         let code = match ruby::scan(self.rest()) {
             Ok(code) => code,
@@ -304,30 +307,54 @@ impl Cursor {
     }
 
     /// `[…]` or `{…}`: brackets are matched outside strings, comments dropped, code evaluated; kept as compact JSON.
-    fn json(&mut self, scope: &Scope<'_>) -> Result<ParamValue, ParseError> {
+    fn json(&mut self, scope: &Scope<'_>) -> Result<ParamValue, Box<ParseError>> {
         let start = self.mark;
         let kind = if self.peek() == Some('[') { "array" } else { "hash" };
-        let message = format!("got incomplete JSON {kind} configuration");
-        let mut text = String::new();
         let mut outcome = Outcome::default();
+        let text = self.json_text(scope, kind, &mut outcome)?;
+        if outcome.nil || outcome.default || outcome.invalid {
+            return Ok(outcome.value(text, Quote::Json));
+        }
+        match serde_json::from_str::<serde_json::Value>(&text) {
+            Ok(value) => Ok(ParamValue::Text { text: value.to_string(), quote: Quote::Json }),
+            Err(reason) => {
+                let mut error = incomplete_json(start, kind);
+                error.expected = Some(format!("a JSON {}", if kind == "array" { "array" } else { "object" }));
+                error.got = Some(reason.to_string());
+                error.hint = Some("quote the value if it is not meant as JSON".into());
+                Err(error)
+            }
+        }
+    }
+
+    /// The text up to the bracket that closes the first one.
+    fn json_text(
+        &mut self,
+        scope: &Scope<'_>,
+        kind: &str,
+        outcome: &mut Outcome,
+    ) -> Result<String, Box<ParseError>> {
+        let start = self.mark;
+        let resume = Some(self.line_after(start));
+        let mut text = String::new();
         let mut open: Vec<char> = Vec::new();
         let mut in_string = false;
         loop {
             let at = self.mark;
             let Some(c) = self.next() else {
-                let mut error = ParseError::new(start, message);
+                let mut error = incomplete_json(start, kind);
                 error.expected = open.last().map(|c| format!("'{c}' before the end of the file"));
-                error.resume = Some(self.line_after(start));
+                error.resume = resume;
                 return Err(error);
             };
             match c {
-                '#' if self.peek() == Some('{') => match self.code(at, scope, &mut outcome) {
+                '#' if self.peek() == Some('{') => match self.code(at, scope, outcome) {
                     Ok(piece) => text.push_str(&piece),
                     Err(error) if at.line == start.line => return Err(error),
                     // several lines on, the likelier mistake is that the JSON was never closed
                     Err(_) => {
-                        let mut error = ParseError::new(start, message);
-                        error.resume = Some(self.line_after(start));
+                        let mut error = incomplete_json(start, kind);
+                        error.resume = resume;
                         return Err(error);
                     }
                 },
@@ -340,11 +367,7 @@ impl Cursor {
                     text.extend(self.next());
                 }
                 _ if in_string => text.push(c),
-                '#' => {
-                    while self.peek().is_some_and(|c| c != '\n') {
-                        self.next();
-                    }
-                }
+                '#' => self.skip_comment(),
                 '[' | '{' => {
                     open.push(if c == '[' { ']' } else { '}' });
                     text.push(c);
@@ -352,32 +375,30 @@ impl Cursor {
                 ']' | '}' => {
                     text.push(c);
                     if open.pop() != Some(c) {
-                        let mut error = ParseError::new(at, message);
+                        let mut error = incomplete_json(at, kind);
                         error.got = Some(format!("'{c}'"));
-                        error.resume = Some(self.line_after(start));
+                        error.resume = resume;
                         return Err(error);
                     }
                 }
                 c => text.push(c),
             }
             if open.is_empty() {
-                break;
-            }
-        }
-        if outcome.nil || outcome.default || outcome.invalid {
-            return Ok(outcome.value(text, Quote::Json));
-        }
-        match serde_json::from_str::<serde_json::Value>(&text) {
-            Ok(value) => Ok(ParamValue::Text { text: value.to_string(), quote: Quote::Json }),
-            Err(reason) => {
-                let mut error = ParseError::new(start, message);
-                error.expected = Some(format!("a JSON {}", if kind == "array" { "array" } else { "object" }));
-                error.got = Some(reason.to_string());
-                error.hint = Some("quote the value if it is not meant as JSON".into());
-                Err(error)
+                return Ok(text);
             }
         }
     }
+
+    /// The rest of the line, without its end.
+    fn skip_comment(&mut self) {
+        while self.peek().is_some_and(|c| c != '\n') {
+            self.next();
+        }
+    }
+}
+
+fn incomplete_json(at: Mark, kind: &str) -> Box<ParseError> {
+    ParseError::new(at, format!("got incomplete JSON {kind} configuration"))
 }
 
 /// What embedded code said about the value as a whole.

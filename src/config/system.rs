@@ -93,9 +93,9 @@ crate::params! {
         fsync: FsyncPolicy = "ack",
         /// How long a shutdown may take before the process ends all the same.
         shutdown_timeout: Seconds = "30s",
-        /// A log line equal to the last one is left out when it comes within this time.
+        /// Within this time a log line equal to the one before it is left out.
         ignore_repeated_log_interval: Option<Seconds>,
-        /// A log line equal to any recent one is left out when it comes within this time.
+        /// Within this time a log line equal to any one before it is left out.
         ignore_same_log_interval: Option<Seconds>,
         /// Our own log.
         #[section(init)] log: LogParams,

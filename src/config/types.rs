@@ -490,3 +490,6 @@ macro_rules! config_enum {
         }
     };
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,7 +61,7 @@ impl V1Parser<'_> {
                 let section = open.last_mut().unwrap_or(into);
                 self.parameter(&mut cursor, folder, section, base_depth)
             };
-            self.take_code_faults(&mut cursor, outcome.as_ref().err());
+            self.take_code_faults(&mut cursor, outcome.as_ref().err().map(AsRef::as_ref));
             if let Err(error) = outcome {
                 self.report(&mut cursor, error);
                 faults += 1;
@@ -79,7 +79,7 @@ impl V1Parser<'_> {
         }
     }
 
-    fn report(&mut self, cursor: &mut Cursor, error: ParseError) {
+    fn report(&mut self, cursor: &mut Cursor, error: Box<ParseError>) {
         let fault = self.diagnostics.fault(&cursor.span(error.at), error.message);
         fault.expected = error.expected;
         fault.got = error.got;
@@ -106,7 +106,7 @@ impl V1Parser<'_> {
     }
 
     /// `<name argument>`; `None` when the whole section is skipped.
-    fn start_tag(&mut self, cursor: &mut Cursor, depth: usize) -> Result<Option<Element>, ParseError> {
+    fn start_tag(&mut self, cursor: &mut Cursor, depth: usize) -> Result<Option<Element>, Box<ParseError>> {
         let start = cursor.mark();
         cursor.next();
         let name = cursor.take_while(is_name);
@@ -159,7 +159,7 @@ impl V1Parser<'_> {
         cursor: &mut Cursor,
         open: &mut Vec<Element>,
         into: &mut Element,
-    ) -> Result<(), ParseError> {
+    ) -> Result<(), Box<ParseError>> {
         let start = cursor.mark();
         cursor.take("</");
         let name = cursor.take_while(is_name);
@@ -198,7 +198,7 @@ impl V1Parser<'_> {
         folder: &Path,
         section: &mut Element,
         depth: usize,
-    ) -> Result<(), ParseError> {
+    ) -> Result<(), Box<ParseError>> {
         let start = cursor.mark();
         let key = match cursor.peek() {
             Some('"') => match cursor.double_quoted(&self.scope())? {
@@ -251,7 +251,7 @@ impl V1Parser<'_> {
         folder: &Path,
         section: &mut Element,
         depth: usize,
-    ) -> Result<(), ParseError> {
+    ) -> Result<(), Box<ParseError>> {
         let location = match cursor.peek() {
             Some('"' | '\'') => cursor.value(&self.scope())?,
             _ => cursor.bare_value(),

@@ -2,11 +2,14 @@
 //!
 //! Filters are synchronous, see a batch, do no I/O.
 
+mod filter_grep;
+mod filter_record_transformer;
+
 use crate::config::{Diagnostics, Element, SectionSpec};
 use crate::event::{EventStream, EventTime, Tag, Value};
 
 /// Every filter that is built.
-pub const FILTERS: &[&FilterPlugin] = &[];
+pub const FILTERS: &[&FilterPlugin] = &[&filter_grep::PLUGIN, &filter_record_transformer::PLUGIN];
 
 /// One line of the table of filters.
 pub struct FilterPlugin {
@@ -37,3 +40,6 @@ pub struct RejectedEvent {
     /// Why, lower case, for the log line.
     pub reason: String,
 }
+
+#[cfg(test)]
+mod tests;

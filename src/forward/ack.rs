@@ -58,27 +58,24 @@ impl AckReader {
 
     /// The chunk id of the next whole answer; `None` when more bytes are needed.
     pub fn next_ack(&mut self) -> Result<Option<Bytes>, AckError> {
-        loop {
-            // A nil between answers is a heartbeat in the other direction: nothing to say about it.
-            while self.buffer.first() == Some(&0xc0) {
-                self.buffer.advance(1);
+        // A nil between answers is a heartbeat in the other direction: nothing to say about it.
+        let nils = self.buffer.iter().take_while(|byte| **byte == 0xc0).count();
+        self.buffer.advance(nils);
+        if self.buffer.is_empty() {
+            return Ok(None);
+        }
+        let end = match msgpack::skip(&self.buffer, 0) {
+            Ok(end) => end,
+            Err(Stop::Malformed(fault)) => return Err(fault.into()),
+            Err(Stop::Incomplete { needed }) if needed.max(self.buffer.len()) > ACK_SIZE_LIMIT_BYTES => {
+                return Err(AckError::TooLarge);
             }
-            if self.buffer.is_empty() {
-                return Ok(None);
-            }
-            let end = match msgpack::skip(&self.buffer, 0) {
-                Ok(end) => end,
-                Err(Stop::Malformed(fault)) => return Err(fault.into()),
-                Err(Stop::Incomplete { needed }) if needed.max(self.buffer.len()) > ACK_SIZE_LIMIT_BYTES => {
-                    return Err(AckError::TooLarge);
-                }
-                Err(Stop::Incomplete { .. }) => return Ok(None),
-            };
-            let answer = self.buffer.split_to(end).freeze();
-            return match find_ack(&answer) {
-                Some(id) => Ok(Some(id)),
-                None => Err(AckError::NotAnAck(crate::event::value::preview(&answer))),
-            };
+            Err(Stop::Incomplete { .. }) => return Ok(None),
+        };
+        let answer = self.buffer.split_to(end).freeze();
+        match find_ack(&answer) {
+            Some(id) => Ok(Some(id)),
+            None => Err(AckError::NotAnAck(crate::event::value::preview(&answer))),
         }
     }
 }

@@ -456,6 +456,7 @@ struct Wire {
     end: usize,
 }
 
+#[allow(clippy::large_enum_variant, reason = "lives for one call; a box would allocate for each message")]
 enum Kind {
     Nil,
     Odd,
@@ -463,7 +464,7 @@ enum Kind {
 }
 
 struct Parts {
-    /// The payload of a str or bin, or the whole of anything else.
+    /// The payload of a str or bin, or else the whole of what stands there.
     tag: Result<Range<usize>, Range<usize>>,
     options: OptionRanges,
     body: Body,

@@ -11,13 +11,15 @@ mod inflate;
 pub mod mode;
 mod options;
 
-pub use frame::{Compressed, FrameError, FrameReader, Item, Message, Mode, ReaderSettings};
+pub use frame::{
+    Compressed, FrameError, FrameReader, Item, MESSAGE_SIZE_LIMIT_BYTES, Message, Mode, ReaderSettings,
+};
 pub use inflate::InflateError;
 pub use mode::{Dropped, InvalidEntry};
 pub use options::{ChunkOption, Compression, Options};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// Feeds arbitrary bytes to the frame reader, whole and in pieces cut where the bytes themselves say, and checks
 /// that both give the same events. The entry of the fuzz target `frame_reader`; panics are findings.
@@ -28,8 +30,11 @@ pub fn fuzz_frame_reader(data: &[u8]) {
     assert_eq!(whole, pieces, "cutting the stream every {seed} bytes changes what is read");
 }
 
-/// Everything that one stream yields: events as (tag, entries), chunk ids in order, and how it ended.
-type Replay = (Vec<(Vec<u8>, Vec<u8>)>, Vec<Vec<u8>>, Option<String>);
+/// Tag and entries.
+type Run = (Vec<u8>, Vec<u8>);
+
+/// Everything that one stream yields: events, chunk ids in order, and how it ended.
+type Replay = (Vec<Run>, Vec<Vec<u8>>, Option<String>);
 
 fn replay(stream: &[u8], piece_bytes: usize) -> Replay {
     let settings = ReaderSettings {
@@ -40,8 +45,9 @@ fn replay(stream: &[u8], piece_bytes: usize) -> Replay {
     let mut reader = FrameReader::new(settings);
     let mut buffer = bytes::BytesMut::new();
     let now = crate::event::EventTime::Int(1);
-    let (mut events, mut chunks, mut end): (Vec<(Vec<u8>, Vec<u8>)>, Vec<Vec<u8>>, _) =
-        (vec![], vec![], None);
+    let mut events: Vec<Run> = Vec::new();
+    let mut chunks: Vec<Vec<u8>> = Vec::new();
+    let mut end = None;
     'stream: for piece in stream.chunks(piece_bytes) {
         buffer.extend_from_slice(piece);
         loop {

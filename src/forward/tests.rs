@@ -83,7 +83,7 @@ fn read(stream: &[u8]) -> Reading {
 }
 
 /// The folder of forward streams: in `FIXTURES_DIR`, or that itself, or the project's copy.
-pub(super) fn fixtures_dir() -> PathBuf {
+pub(crate) fn fixtures_dir() -> PathBuf {
     let folder = PathBuf::from(std::env::var("FIXTURES_DIR").unwrap_or_else(|_| "testdata/fixtures".into()));
     let inner = folder.join("forward");
     if inner.is_dir() { inner } else { folder }

@@ -2,6 +2,8 @@
 //!
 //! An input must not know outputs or buffers; it learns from the router's answer whether it may confirm.
 
+mod in_forward;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,7 +11,8 @@ use futures_util::future::BoxFuture;
 
 use crate::config::{Diagnostics, Element, SectionSpec};
 use crate::event::EventStream;
-use crate::pipeline::BuildError;
+use crate::net::budget::MemoryBudget;
+use crate::pipeline::{BuildError, Reading, Sample};
 use crate::router::Entrance;
 use crate::telemetry::PluginMetrics;
 
@@ -23,7 +26,7 @@ pub struct Arrival {
 }
 
 /// Every input that is built.
-pub const INPUTS: &[&InputPlugin] = &[];
+pub const INPUTS: &[&InputPlugin] = &[&in_forward::PLUGIN];
 
 /// One line of the table of inputs.
 pub struct InputPlugin {
@@ -53,6 +56,8 @@ pub struct InputContext {
     pub overview: Arc<crate::pipeline::Overview>,
     /// `<system>` settings.
     pub system: Arc<crate::config::SystemConfig>,
+    /// Bytes of events in transit (`<system> memory_limit`): one for the process, clones share it.
+    pub memory: MemoryBudget,
 }
 
 /// A running input. `build` and `start` run inside the tokio runtime.
@@ -62,4 +67,8 @@ pub trait Input: Send {
     /// Stops accepting, stores what was read, sends the acks owed; resolves when nothing of it runs any more.
     /// The caller puts a deadline around it.
     fn stop(&mut self) -> BoxFuture<'_, ()>;
+    /// Figures of its own for `/metrics` (open connections, acks).
+    fn samples(&self) -> Option<Reading<Vec<Sample>>> {
+        None
+    }
 }

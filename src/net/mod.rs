@@ -1,4 +1,7 @@
 //! Sockets: listening, dialling, deadlines. Knows no protocol.
 
+pub mod budget;
 pub mod dial;
+pub mod heartbeat;
+pub mod listener;
 pub mod resolve;

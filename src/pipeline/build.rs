@@ -9,6 +9,7 @@ use super::{BuildError, Category, Overview, PluginView};
 use crate::buffer;
 use crate::config::SystemConfig;
 use crate::input::{Input, InputContext};
+use crate::net::budget::MemoryBudget;
 use crate::output::OutputContext;
 use crate::output::buffered::BufferedSink;
 use crate::output::direct::DirectSink;
@@ -29,6 +30,7 @@ impl Plan {
             labels: &labels,
             errors: Arc::default(),
             overview: Arc::clone(&overview),
+            memory: MemoryBudget::new(self.system.memory_limit_bytes()),
             system: Arc::new(self.system),
             outputs: Vec::new(),
             views: Vec::new(),
@@ -66,6 +68,7 @@ struct Builder<'a> {
     errors: Arc<ErrorStream>,
     overview: Arc<Overview>,
     system: Arc<SystemConfig>,
+    memory: MemoryBudget,
     outputs: Vec<RunningOutput>,
     views: Vec<PluginView>,
     faults: Vec<BuildError>,
@@ -212,16 +215,19 @@ impl Builder<'_> {
         let InputPlan { identity, label, config } = input;
         log_adding("source", &identity.type_name, None, None);
         let door = self.door(label.as_deref().unwrap_or(crate::router::ROOT), &identity.place)?;
-        let view = view(&identity, Category::Input, None);
+        let mut view = view(&identity, Category::Input, None);
         let context = InputContext {
             plugin_id: identity.id.clone(),
             entrance: Entrance::new(door),
             metrics: Arc::clone(&view.metrics),
             overview: Arc::clone(&self.overview),
             system: Arc::clone(&self.system),
+            memory: self.memory.clone(),
         };
+        let built = config.build(context).map_err(|error| self.fail(&identity, &error.0)).ok();
+        view.samples = built.as_ref().and_then(|input| input.samples());
         self.views.push(view);
-        config.build(context).map_err(|error| self.fail(&identity, &error.0)).ok()
+        built
     }
 
     fn door(&mut self, label: &str, place: &str) -> Option<Arc<crate::router::LabelDoor>> {

@@ -1,0 +1,361 @@
+//! One connection: read, take in, answer, until one side ends it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
+
+use bytes::BytesMut;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::batch::{self, Batch};
+use super::replies::{Replies, ReplyError};
+use super::{Counters, Shared};
+use crate::event::EventTime;
+use crate::forward::{Compressed, FrameError, FrameReader, Item, Message};
+use crate::net::budget::Reserved;
+use crate::net::listener;
+use crate::telemetry::rate::LimitedBy;
+
+/// First read of a connection, and the least later.
+const READ_MIN_BYTES: usize = 16 * 1024;
+/// Largest read under load: more would only leave the processor's cache. What a connection buffers beyond this is
+/// drawn from the memory budget.
+const READ_MAX_BYTES: usize = 256 * 1024;
+/// Events of one connection handed over and not yet taken; beyond, it is not read (a fast sender with a slow disk
+/// behind us must not take the whole budget).
+const CONNECTION_IN_FLIGHT_BYTES: usize = 8 * 1024 * 1024;
+/// Slowest speed at which an unfinished message may grow and still be waited for.
+const MESSAGE_MIN_BYTES_PER_SECOND: usize = 16 * 1024;
+/// At shutdown: how long to store what still comes after our FIN.
+const LATE_BYTES_LIMIT: Duration = Duration::from_secs(1);
+/// Part of the buffer to make room for when the message says it will be long: the peer's word alone buys no memory.
+const TRUSTED_GROWTH: usize = 4;
+
+/// Lines a minute and peer about connections that ended badly.
+static READ_ERROR: LazyLock<LimitedBy<IpAddr>> = LazyLock::new(|| LimitedBy::per_minute(20));
+static TIMED_OUT: LazyLock<LimitedBy<IpAddr>> = LazyLock::new(|| LimitedBy::per_minute(2));
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    /// The client closed its side, or the connection did its one message.
+    #[error("done")]
+    Done,
+    /// Bytes that are no messages.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// What happened behind us.
+    #[error(transparent)]
+    Reply(#[from] ReplyError),
+    /// Other connections hold all memory.
+    #[error("memory_limit is reached and stays so: no room for {bytes} bytes")]
+    Memory {
+        /// What was to be taken in.
+        bytes: usize,
+    },
+    /// The process goes down, or the time for late bytes is over.
+    #[error("shutdown")]
+    Stopping,
+    /// Nothing, or too little, came.
+    #[error("{0}")]
+    TimedOut(&'static str),
+    /// The peer is gone.
+    #[error(transparent)]
+    Lost(io::Error),
+}
+
+/// Serves one connection to its end.
+pub(super) async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    shared: Arc<Shared>,
+    stop: watch::Receiver<bool>,
+) {
+    shared.counters.open.fetch_add(1, Ordering::Relaxed);
+    // A socket that cannot be tuned works all the same, only its vanished peers stay longer.
+    let _ = listener::tune(&stream, shared.settings.keepalive_time);
+    let mut connection = Connection {
+        reader: FrameReader::new(shared.settings.reader),
+        stream,
+        peer: peer.ip().to_canonical(),
+        shared: Arc::clone(&shared),
+        buffer: BytesMut::new(),
+        read_bytes: READ_MIN_BYTES,
+        held: None,
+        replies: Replies::new(),
+        spoke: false,
+        since: Instant::now(),
+        stop,
+        read_until: None,
+    };
+    let end = match connection.run().await {
+        End::Stopping => connection.drain().await,
+        end => end,
+    };
+    connection.close(end);
+    shared.counters.open.fetch_sub(1, Ordering::Relaxed);
+}
+
+struct Connection {
+    stream: TcpStream,
+    peer: IpAddr,
+    shared: Arc<Shared>,
+    /// Empty and without memory while the connection is idle.
+    buffer: BytesMut,
+    /// Size of the next read; follows the load.
+    read_bytes: usize,
+    /// Memory budget drawn for a large unfinished message.
+    held: Option<Reserved>,
+    reader: FrameReader,
+    replies: Replies,
+    /// A whole item has come: from now on silence is no reason to close.
+    spoke: bool,
+    /// When the connection was made; later, when the unfinished message in the buffer began.
+    since: Instant,
+    stop: watch::Receiver<bool>,
+    /// Set at shutdown: when to stop reading what still comes.
+    read_until: Option<Instant>,
+}
+
+impl Connection {
+    /// Reads and takes in until something ends it.
+    async fn run(&mut self) -> End {
+        loop {
+            if let Err(end) = self.serve_one_read().await {
+                return end;
+            }
+        }
+    }
+
+    async fn serve_one_read(&mut self) -> Result<(), End> {
+        self.readable().await?;
+        self.make_room().await?;
+        match self.read() {
+            Ok(0) => {
+                self.replies.finish(&self.stream, &self.shared).await?;
+                Err(End::Done)
+            }
+            Ok(_) => self.take_in().await,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.rest();
+                Ok(())
+            }
+            Err(error) => Err(End::Lost(error)),
+        }
+    }
+
+    /// Waits for bytes while receipts and acks make progress.
+    async fn readable(&mut self) -> Result<(), End> {
+        loop {
+            let may_read = self.replies.in_flight_bytes() < CONNECTION_IN_FLIGHT_BYTES;
+            let draining = self.read_until.is_some();
+            let (deadline, reason) = self.patience();
+            tokio::select! {
+                biased;
+                progress = self.replies.progress(&self.stream, &self.shared) => progress?,
+                _ = self.stop.wait_for(|stop| *stop), if !draining => return Err(End::Stopping),
+                () = sleep_until(self.read_until), if draining => return Err(End::Stopping),
+                ready = self.stream.readable(), if may_read => return ready.map_err(End::Lost),
+                () = sleep_until(deadline), if may_read && deadline.is_some() => return Err(End::TimedOut(reason)),
+            }
+        }
+    }
+
+    /// When patience with the peer ends, if ever, and the reason to give then.
+    fn patience(&self) -> (Option<Instant>, &'static str) {
+        let settings = &self.shared.settings;
+        if !self.buffer.is_empty() {
+            let earned = Duration::from_secs((self.buffer.len() / MESSAGE_MIN_BYTES_PER_SECOND) as u64);
+            let patience = settings.message_timeout.saturating_add(earned);
+            return (self.since.checked_add(patience), "a message stayed unfinished too long");
+        }
+        if self.spoke {
+            return (None, "");
+        }
+        (
+            self.since.checked_add(settings.first_message_timeout),
+            "nothing was sent since the connection was made",
+        )
+    }
+
+    /// How many bytes the next read asks for.
+    fn wanted_bytes(&self) -> usize {
+        let have = self.buffer.len();
+        let foreseen = self.reader.needed_bytes().saturating_sub(have).min(have * TRUSTED_GROWTH);
+        self.read_bytes.max(foreseen)
+    }
+
+    /// Draws on the memory budget before a large message grows further.
+    async fn make_room(&mut self) -> Result<(), End> {
+        let bytes = self.buffer.len() + self.wanted_bytes();
+        if self.buffer.len() <= READ_MAX_BYTES || bytes <= self.held.as_ref().map_or(0, Reserved::bytes) {
+            return Ok(());
+        }
+        self.hold(bytes).await
+    }
+
+    /// Makes what is held of the memory budget at least so many bytes.
+    async fn hold(&mut self, bytes: usize) -> Result<(), End> {
+        let missing = bytes.saturating_sub(self.held.as_ref().map_or(0, Reserved::bytes));
+        let wait = self.shared.memory.reserve(missing, self.shared.settings.memory_wait_limit);
+        let more = self.replies.meanwhile(&self.stream, &self.shared, wait).await?;
+        let Some(more) = more else { return Err(End::Memory { bytes }) };
+        match &mut self.held {
+            Some(held) => held.merge(more),
+            None => self.held = Some(more),
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) -> io::Result<usize> {
+        let have = self.buffer.len();
+        self.buffer.reserve(self.wanted_bytes());
+        let room = self.buffer.capacity() - have;
+        let read = self.stream.try_read_buf(&mut self.buffer)?;
+        if have == 0 {
+            self.since = Instant::now();
+        }
+        if read == room {
+            self.read_bytes = (self.read_bytes * 2).min(READ_MAX_BYTES);
+        } else if read < self.read_bytes / 4 {
+            self.read_bytes = (self.read_bytes / 2).max(READ_MIN_BYTES);
+        }
+        Ok(read)
+    }
+
+    /// Nothing more to read for now: an idle connection holds no memory.
+    fn rest(&mut self) {
+        if self.buffer.is_empty() {
+            self.buffer = BytesMut::new();
+            self.held = None;
+        }
+    }
+
+    /// Takes every whole message out of the buffer and hands them over together.
+    async fn take_in(&mut self) -> Result<(), End> {
+        let now = now();
+        let mut batch = Batch::default();
+        let mut stays_open = true;
+        let fatal = loop {
+            match self.reader.next(&mut self.buffer, now) {
+                Item::Incomplete => break None,
+                Item::Fatal(error) => break Some(error),
+                Item::Heartbeat => {}
+                Item::Message(message) => batch.add(message, self.peer, &self.shared),
+                Item::Compressed(compressed) => match self.inflate(compressed).await? {
+                    Ok(message) => {
+                        batch.add(message, self.peer, &self.shared);
+                        stays_open = !self.shared.settings.deny_keepalive;
+                        // One at a time: each may be as large as decompression_size_limit.
+                        self.hand_over(std::mem::take(&mut batch)).await?;
+                    }
+                    Err(error) => break Some(error),
+                },
+                Item::Oversize { tag, size_bytes } => {
+                    batch::note_oversize(&tag, size_bytes, self.peer, &self.shared);
+                }
+                Item::Odd(text) => batch::note_odd(&text, self.peer, &self.shared),
+            }
+            self.spoke = true;
+            self.since = Instant::now();
+            stays_open &= batch.messages == 0 || !self.shared.settings.deny_keepalive;
+            if !stays_open {
+                break None;
+            }
+        };
+        self.hand_over(batch).await?;
+        // What came before the broken message, or is the only one, is stored and acked first.
+        if let Some(error) = fatal {
+            self.replies.finish(&self.stream, &self.shared).await?;
+            return Err(error.into());
+        }
+        if !stays_open {
+            self.replies.finish(&self.stream, &self.shared).await?;
+            return Err(End::Done);
+        }
+        Ok(())
+    }
+
+    async fn inflate(&mut self, compressed: Compressed) -> Result<Result<Message, FrameError>, End> {
+        let shared = Arc::clone(&self.shared);
+        let work = async {
+            // The semaphore is never closed, and without a permit the work would only be less bounded.
+            let permit = shared.inflaters.acquire().await;
+            let done = tokio::task::spawn_blocking(move || compressed.inflate()).await;
+            drop(permit);
+            done
+        };
+        let done = self.replies.meanwhile(&self.stream, &self.shared, work).await?;
+        done.map_err(|error| End::Lost(io::Error::other(error)))
+    }
+
+    async fn hand_over(&mut self, batch: Batch) -> Result<(), End> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.hold(batch.bytes).await?;
+        self.replies.hand_over(batch, self.held.take(), &self.shared);
+        Ok(())
+    }
+
+    /// Shutdown: acks owed go out, then FIN, then what still comes is stored for a moment.
+    async fn drain(&mut self) -> End {
+        if let Err(error) = self.replies.finish(&self.stream, &self.shared).await {
+            return error.into();
+        }
+        if let Err(error) = self.stream.shutdown().await {
+            return End::Lost(error);
+        }
+        self.replies.mute();
+        self.read_until = Some(Instant::now() + LATE_BYTES_LIMIT);
+        match self.run().await {
+            End::Stopping => {}
+            end => return end,
+        }
+        match self.replies.finish(&self.stream, &self.shared).await {
+            Ok(()) => End::Done,
+            Err(error) => error.into(),
+        }
+    }
+
+    fn close(self, end: End) {
+        let (id, host) = (&self.shared.plugin_id, self.peer);
+        match &end {
+            End::Done | End::Stopping => return,
+            End::Lost(error) => {
+                tracing::debug!(plugin_id = %id, %host, %error, "connection lost");
+                return;
+            }
+            End::TimedOut(reason) => {
+                if let Some(repeated) = TIMED_OUT.admit(&host) {
+                    tracing::info!(plugin_id = %id, %host, reason, repeated, "connection closed");
+                }
+            }
+            End::Frame(_) | End::Reply(_) | End::Memory { .. } => {
+                if let Some(repeated) = READ_ERROR.admit(&host) {
+                    tracing::error!(plugin_id = %id, %host, error = %end, repeated, "unexpected error on reading data");
+                }
+            }
+        }
+        Counters::add(&self.shared.counters.resets, 1);
+        listener::reset(self.stream);
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The time of reception, which stands in for time 0.
+fn now() -> EventTime {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    EventTime::Ext { seconds: since.as_secs() as u32, nanoseconds: since.subsec_nanos() }
+}
