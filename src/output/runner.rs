@@ -342,3 +342,6 @@ impl Drop for Turn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,9 @@ mod rules;
 mod sink;
 mod unmatched;
 
+#[cfg(test)]
+mod tests;
+
 pub use error_stream::ErrorStream;
 pub use label::{LabelDoor, Labels, ROOT};
 pub use rules::{FilterStation, Router, Rule, RuleAction};

@@ -79,6 +79,11 @@ impl Router {
         route
     }
 
+    #[cfg(test)]
+    pub(super) fn cached_tags(&self) -> usize {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn find_route(&self, tag: &Tag) -> Route {
         let mut filters = Vec::new();
         for rule in &self.rules {
