@@ -341,6 +341,11 @@ impl Engine {
             for staged in &self.closing {
                 renamed.push(files.rename_to_queued(staged.id).is_ok());
             }
+            if renamed.contains(&true)
+                && let Err(error) = files.sync_names()
+            {
+                self.reporter.storage_failed(&error);
+            }
         }
         let ids: Vec<ChunkId> = self.closing.iter().map(|staged| staged.id).collect();
         self.publish();

@@ -256,6 +256,12 @@ impl FileStore {
         self.storage.rename(&self.places.chunk(State::Staged, id), &self.places.chunk(State::Queued, id))
     }
 
+    /// With `fsync ack`, brings renames to stable storage that stand for a seal.
+    pub(super) fn sync_names(&mut self) -> Result<(), StoreError> {
+        self.directory_dirty = true;
+        if self.fsync == Fsync::Ack { self.sync_directory() } else { Ok(()) }
+    }
+
     /// Removes a chunk's file. Its absence is no error.
     pub(super) fn unlink(&mut self, id: ChunkId, state: State) -> io::Result<()> {
         self.open.remove(id);

@@ -34,6 +34,10 @@ mod storage;
 mod thread;
 
 #[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod sim;
+#[cfg(test)]
 mod tests;
 
 pub use flush::{FLUSH_INTERVAL, FlushMode, FlushRules, TIMEKEY_WAIT_SECONDS, TimekeyFlush};

@@ -51,8 +51,8 @@ pub(super) fn open_engine(
         let engine = Engine::new(Arc::new(config), None, queue);
         return Ok((engine, RecoveryReport::default()));
     };
-    let (files, entries) = open_directory(&file, storage)?;
-    let recovered = recovery::recover(&files, entries, &ChunkLimits::new(&config), now);
+    let (mut files, entries) = open_directory(&file, storage)?;
+    let recovered = recovery::recover(&mut files, entries, &ChunkLimits::new(&config), now);
     if file.fsync != Fsync::Off {
         // A killed process may have left entries that were never synced; what is appended next must not depend on them.
         let directory = &files.places.directory;

@@ -3,7 +3,7 @@
 //! | found | becomes |
 //! | --- | --- |
 //! | chunk file, good head, events, no seal, name `b`, no damage | staged, goes on collecting; queued instead if it is full by today's limits or a newer staged chunk has the same metadata |
-//! | the same with a seal, or with name `q` | queued: what was handed out under an id never grows |
+//! | the same with a seal, or with name `q` | queued: what was handed out under an id never grows. Its name becomes `q` before anybody may take it |
 //! | good head, events, and damage (torn tail included) | queued with what is readable; the damaged bytes are copied to `PREFIX.damaged/ID.damage`, named and counted |
 //! | good head, no events, no damage, or only zeros | deleted: nothing in it was ever confirmed |
 //! | good head, no events, damage | damaged bytes copied aside, file deleted |
@@ -70,7 +70,7 @@ struct Found {
 
 /// Reads the directory. `entries` are its files as listed, in any order.
 pub(super) fn recover(
-    files: &FileStore,
+    files: &mut FileStore,
     mut entries: Vec<Entry>,
     limits: &ChunkLimits,
     now: Now,
@@ -108,7 +108,8 @@ pub(super) fn recover(
             }
         }
     }
-    recovered.settle(limits);
+    recovered.settle();
+    recovered.rename_queued(files);
     recovered
 }
 
@@ -236,8 +237,25 @@ impl Recovered {
         }
     }
 
+    /// Chunks that are queued get their queued name before anybody may take them (`open.rs` syncs the directory): a seal
+    /// that was read may never have reached the disk, and damage may be gone after the next crash; either way the chunk
+    /// would collect again under an id that has been handed out.
+    fn rename_queued(&mut self, files: &mut FileStore) {
+        for queued in &mut self.queued {
+            if queued.file.is_some_and(|file| file.renamed) {
+                continue;
+            }
+            match files.rename_to_queued(queued.id) {
+                Ok(()) => queued.file = Some(QueuedFile { renamed: true }),
+                Err(error) => {
+                    tracing::warn!(chunk_id = %queued.id, error = %error, "cannot rename a chunk to its queued name");
+                }
+            }
+        }
+    }
+
     /// One staged chunk per metadata, the newest; queue in order of creation.
-    fn settle(&mut self, _limits: &ChunkLimits) {
+    fn settle(&mut self) {
         self.staged.sort_by_key(|staged| (staged.created_at, staged.id));
         let mut newest: HashMap<StageKey, ChunkId> = HashMap::new();
         for staged in &self.staged {
