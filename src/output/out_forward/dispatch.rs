@@ -18,7 +18,7 @@ use super::health::Evidence;
 use super::message::Message;
 use super::node::{Node, Roster};
 use super::probe;
-use super::settings::Settings;
+use super::settings::{RESOLVE_LOST_INTERVAL, Settings};
 use super::upstream::{Choice, Fleet, Pick};
 use crate::buffer::{Chunk, ChunkId};
 use crate::net::dial::{self, DialError};
@@ -142,7 +142,7 @@ impl Dispatcher {
     }
 
     /// The addresses of a server changed: new ones are probed, vanished ones get nothing new.
-    fn set_addresses(&self, server: usize, addresses: &[SocketAddr]) -> Vec<Arc<Node>> {
+    pub(super) fn set_addresses(&self, server: usize, addresses: &[SocketAddr]) -> Vec<Arc<Node>> {
         // Locked first: who picks a new upstream from the fleet must find its node.
         let mut nodes = self.nodes();
         let (changes, name) = {
@@ -168,8 +168,14 @@ impl Dispatcher {
     /// Looks a name up again and again. The last good answer stays in use while there is no other.
     async fn refresh(self: Arc<Self>, server: usize) {
         let Some(destination) = self.settings.destinations.get(server).cloned() else { return };
+        let mut looked_up_at = Instant::now();
         loop {
-            tokio::time::sleep(self.settings.resolve_interval).await;
+            tokio::time::sleep(self.settings.resolve_interval.min(RESOLVE_LOST_INTERVAL)).await;
+            let due = looked_up_at.elapsed() >= self.settings.resolve_interval;
+            if !due && self.roster.fleet().has_rotation(server) {
+                continue;
+            }
+            looked_up_at = Instant::now();
             match resolve::resolve(&destination.host, destination.port).await {
                 Ok(addresses) => {
                     for node in self.set_addresses(server, &addresses) {

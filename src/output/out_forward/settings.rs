@@ -23,6 +23,8 @@ pub const PROGRESS_DEADLINE: Duration = Duration::from_secs(5);
 pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(60);
 /// Names are looked up again this often when `expire_dns_cache` does not say otherwise.
 pub const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
+/// Names are looked up this often while none of their addresses is in the rotation: they may have moved.
+pub const RESOLVE_LOST_INTERVAL: Duration = Duration::from_secs(3);
 /// Names are never looked up more often than this, whatever `expire_dns_cache` says (0 means each time in Fluentd).
 pub const RESOLVE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 

@@ -143,7 +143,7 @@ fn ack(chunk: &[u8]) -> Vec<u8> {
 }
 
 async fn serve(mut stream: TcpStream, state: Arc<PeerState>) {
-    let manner = *state.manner.lock().expect("lock");
+    let mut manner = *state.manner.lock().expect("lock");
     let mut buffer = Vec::new();
     let mut owed: Vec<Vec<u8>> = Vec::new();
     if manner == Manner::Hello {
@@ -161,6 +161,11 @@ async fn serve(mut stream: TcpStream, state: Arc<PeerState>) {
             Ok(0) | Err(_) => return,
             Ok(length) => length,
         };
+        // A peer may change its manner in the middle of a connection.
+        manner = *state.manner.lock().expect("lock");
+        if manner == Manner::Hangs {
+            std::future::pending::<()>().await;
+        }
         if manner == Manner::ClosesMidway {
             return;
         }
@@ -589,6 +594,22 @@ async fn a_late_ack_after_the_chunk_moved_on_does_no_harm() {
         output.write(chunk(number)).await.expect("delivered");
     }
     assert_eq!(good.got().iter().collect::<BTreeSet<_>>().len(), 10);
+}
+
+/// An address that vanishes from its name is drained: what is in flight there may finish, nothing new goes there.
+#[tokio::test]
+async fn a_vanished_address_finishes_what_it_has() {
+    let (old, new) = (Peer::start(Manner::AcksLate(200)).await, Peer::start(Manner::Acks).await);
+    let output = output_to(&[&old]);
+    let first = output.write(chunk(0));
+    let moved = async {
+        until("the chunk is there", || old.got().len() == 1).await;
+        output.dispatcher.set_addresses(0, &[new.address]);
+        output.write(chunk(1)).await.expect("the new address takes it");
+    };
+    let (first, ()) = tokio::join!(first, moved);
+    first.expect("acknowledged by the old address");
+    assert_eq!((old.got().len(), new.got().len()), (1, 1));
 }
 
 /// A chunk on which every connection ends, while others get through, is refused in the end.

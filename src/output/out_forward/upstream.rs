@@ -351,7 +351,8 @@ impl Fleet {
         self.weight(member) > 0
     }
 
-    fn has_rotation(&self, server: usize) -> bool {
+    /// Whether a server has an address in the rotation.
+    pub fn has_rotation(&self, server: usize) -> bool {
         self.members.iter().any(|member| member.server == server && member.health.in_rotation())
     }
 
