@@ -98,7 +98,11 @@ fn now(steps: u64) -> Now {
 
 impl World {
     /// `None`: crashed while opening.
-    pub(super) fn open(disk: Disk, config: BufferConfig, crash: Option<CrashPoint>) -> Result<Option<Self>, String> {
+    pub(super) fn open(
+        disk: Disk,
+        config: BufferConfig,
+        crash: Option<CrashPoint>,
+    ) -> Result<Option<Self>, String> {
         let storage = SimStorage::new(disk);
         storage.disk().crash = crash;
         match open_sim(config, &storage) {

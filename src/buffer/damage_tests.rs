@@ -39,7 +39,8 @@ fn chunk_file(seal: bool) -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
             payload: payload.into(),
             events: (events.end - events.start) as usize,
         };
-        let frames = super::files::frames(ID, file.len() as u64, std::slice::from_ref(&part), 1_700_000_001_000);
+        let frames =
+            super::files::frames(ID, file.len() as u64, std::slice::from_ref(&part), 1_700_000_001_000);
         let start = file.len();
         file.extend_from_slice(&frames.headers[0]);
         file.extend_from_slice(part.sender_chunk.as_deref().unwrap_or_default());
@@ -64,7 +65,10 @@ fn delivered(state: State, file: &[u8]) -> Result<Vec<u64>, String> {
     Ok(oracle.delivered.into_iter().collect())
 }
 
-fn whole_frames(places: &[std::ops::Range<usize>], damaged: impl Fn(&std::ops::Range<usize>) -> bool) -> Vec<u64> {
+fn whole_frames(
+    places: &[std::ops::Range<usize>],
+    damaged: impl Fn(&std::ops::Range<usize>) -> bool,
+) -> Vec<u64> {
     let frames = FRAMES.into_iter().zip(places).filter(|(_, place)| !damaged(place));
     frames.flat_map(|(events, _)| events).collect()
 }
@@ -80,7 +84,8 @@ fn a_flipped_byte_costs_its_own_frame_at_most() {
                 let mut damaged = file.clone();
                 damaged[at] ^= flip;
                 let expected = whole_frames(&places, |place| place.contains(&at));
-                let got = delivered(state, &damaged).unwrap_or_else(|error| panic!("byte {at} ^ {flip:#x}: {error}"));
+                let got = delivered(state, &damaged)
+                    .unwrap_or_else(|error| panic!("byte {at} ^ {flip:#x}: {error}"));
                 assert_eq!(got, expected, "byte {at} ^ {flip:#x}");
                 tried += 1;
             }
@@ -138,7 +143,8 @@ fn damage_is_set_aside_named_and_counted() {
     file[at] ^= 0xff;
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join(format!("buffer.b{ID}.tchunk")), &file).unwrap();
-    std::fs::write(directory.path().join(format!("buffer.q{}.tchunk", ChunkId([7; 16]))), b"no chunk at all").unwrap();
+    std::fs::write(directory.path().join(format!("buffer.q{}.tchunk", ChunkId([7; 16]))), b"no chunk at all")
+        .unwrap();
     let (_handle, report) = open(BufferConfig::file("out", directory.path())).unwrap();
     assert_eq!((report.queued, report.events), (1, 6));
     assert_eq!(report.damaged_files.len(), 2);
@@ -170,7 +176,10 @@ fn fixtures_of_every_version_are_read() {
         assert_eq!(head.metadata.tag, Some(Tag::from("app.web")));
         assert_eq!(head.metadata.timekey, Some(1_700_000_000));
         assert_eq!(scan.seal.is_some(), seal);
-        assert_eq!(scan.frames.iter().map(|frame| frame.offset as usize).collect::<Vec<_>>(), places.iter().map(|place| place.start).collect::<Vec<_>>());
+        assert_eq!(
+            scan.frames.iter().map(|frame| frame.offset as usize).collect::<Vec<_>>(),
+            places.iter().map(|place| place.start).collect::<Vec<_>>()
+        );
         assert_eq!(file[scan.frames[1].sender.clone()], *b"sender-id");
         assert!(scan.damaged.is_empty());
     }

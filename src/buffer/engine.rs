@@ -457,7 +457,9 @@ impl Engine {
 
     /// Deletes journals that are full or no longer needed.
     pub(super) fn retire_journals(&mut self, all: bool) {
-        let Some(files) = self.files.as_mut().filter(|files| all || files.has_retired_journals()) else { return };
+        let Some(files) = self.files.as_mut().filter(|files| all || files.has_retired_journals()) else {
+            return;
+        };
         if let Err(error) = files.retire_journals(all) {
             self.reporter.storage_failed(&error);
         }

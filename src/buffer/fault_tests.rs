@@ -1,7 +1,7 @@
 //! Disks that refuse: full, failing, failing to sync. On the simulated disk, through the engine.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::crash_tests::{Oracle, Step, World, config};
 use super::sim::{Call, Disk};
@@ -11,7 +11,8 @@ use super::*;
 fn fail_while(world: &World, call: Call, kind: std::io::ErrorKind) -> Arc<AtomicBool> {
     let switch = Arc::new(AtomicBool::new(true));
     let watched = Arc::clone(&switch);
-    let fault = move |got: Call, _: &std::path::Path| (got == call && watched.load(Ordering::SeqCst)).then_some(kind);
+    let fault =
+        move |got: Call, _: &std::path::Path| (got == call && watched.load(Ordering::SeqCst)).then_some(kind);
     world.storage.disk().fault = Some(Box::new(fault));
     switch
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::journal::{JOURNAL_ABOVE_FILES, Journal};
 use super::format::{self, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Head, SEAL_BYTES, Totals};
+use super::journal::{JOURNAL_ABOVE_FILES, Journal};
 use super::mutation::{Mutation, active};
 use super::places::{Places, State};
 use super::storage::{Storage, StorageFile};

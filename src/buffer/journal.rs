@@ -228,13 +228,18 @@ fn replay_one(
 ) -> io::Result<u64> {
     let path = places.journal(number);
     let file = Bytes::from(storage.read(&path, 0, u64::MAX)?);
-    if file.get(..10).is_some_and(|start| start[..8] == MAGIC && start[8..10] != format::VERSION.to_le_bytes())
-        && file.get(..PREFACE_BYTES).is_some_and(|start| start[20..] == crc32c::crc32c(&start[..20]).to_le_bytes())
+    if file
+        .get(..10)
+        .is_some_and(|start| start[..8] == MAGIC && start[8..10] != format::VERSION.to_le_bytes())
+        && file
+            .get(..PREFACE_BYTES)
+            .is_some_and(|start| start[20..] == crc32c::crc32c(&start[..20]).to_le_bytes())
     {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "it has a newer version"));
     }
     let records = records(number, &file);
-    let done: BTreeSet<ChunkId> = records.iter().filter(|record| record.done).map(|record| record.chunk).collect();
+    let done: BTreeSet<ChunkId> =
+        records.iter().filter(|record| record.done).map(|record| record.chunk).collect();
     // Its file may still be there, without the seal that stood in this journal: it would collect again.
     for id in &done {
         if let Some(state) = chunks.remove(id) {
@@ -309,8 +314,12 @@ fn pieces(id: ChunkId, offset: u64, bytes: &[u8]) -> Vec<std::ops::Range<usize>>
         pieces.push(0..format::PREFACE_BYTES);
         at = format::PREFACE_BYTES;
     }
-    while let Some(header) = bytes.get(at..).and_then(|rest| FrameHeader::decode(rest, id, offset.saturating_add(at as u64))) {
-        let Some(end) = usize::try_from(header.frame_bytes()).ok().and_then(|len| at.checked_add(len)) else { break };
+    while let Some(header) =
+        bytes.get(at..).and_then(|rest| FrameHeader::decode(rest, id, offset.saturating_add(at as u64)))
+    {
+        let Some(end) = usize::try_from(header.frame_bytes()).ok().and_then(|len| at.checked_add(len)) else {
+            break;
+        };
         if end > bytes.len() {
             break;
         }

@@ -21,7 +21,8 @@ impl FileStore {
             let number = self.next_journal;
             self.next_journal = self.next_journal.wrapping_add(1);
             let created = Journal::create(self.storage.as_ref(), &self.places, number);
-            self.journal = Some(created.map_err(|error| self.journal_error("create journal", number, error))?);
+            self.journal =
+                Some(created.map_err(|error| self.journal_error("create journal", number, error))?);
             self.directory_dirty = true;
         }
         Ok(())
@@ -56,7 +57,8 @@ impl FileStore {
     /// Syncs the chunk files of retired journals one by one and deletes those journals. With `all`, the one in use is
     /// retired first. What fails is tried again at the next call.
     pub(super) fn retire_journals(&mut self, all: bool) -> Result<(), StoreError> {
-        let empty = self.journal.as_ref().is_some_and(|journal| journal.is_worn() && journal.chunks.is_empty());
+        let empty =
+            self.journal.as_ref().is_some_and(|journal| journal.is_worn() && journal.chunks.is_empty());
         if all || empty {
             self.retired.extend(self.journal.take());
         }

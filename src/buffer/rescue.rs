@@ -18,7 +18,8 @@ impl Engine {
     fn rescue_one(&mut self, error: StoreError, now: Now) -> Result<(), StoreError> {
         let Some(id) = error.chunk else { return Err(error) };
         let closing = self.closing.iter().position(|staged| staged.id == id);
-        let staged = self.touched.iter().find(|key| self.stage.get(key).is_some_and(|staged| staged.id == id));
+        let staged =
+            self.touched.iter().find(|key| self.stage.get(key).is_some_and(|staged| staged.id == id));
         let (old, seal) = match (closing, staged.cloned()) {
             (Some(at), _) => (self.closing.get_mut(at), true),
             (None, Some(key)) => (self.stage.get_mut(&key), false),
@@ -32,7 +33,8 @@ impl Engine {
         let mut fresh = new_chunk(old.key.clone(), (*old.metadata).clone(), true, now);
         fresh.pending = std::mem::take(&mut old.pending);
         fresh.pending_size = std::mem::take(&mut old.pending_size);
-        let stored = write(files, &mut fresh, seal, &self.config.plugin_id, now).and_then(|()| files.end_round());
+        let stored =
+            write(files, &mut fresh, seal, &self.config.plugin_id, now).and_then(|()| files.end_round());
         let failed = files.take_failed();
         if stored.is_err() || !failed.is_empty() {
             files.undo(fresh.id, 0);
