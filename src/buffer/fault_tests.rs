@@ -128,8 +128,7 @@ fn a_disk_fault_at_every_single_call_loses_nothing_confirmed() {
     let calls = {
         let (mut world, mut oracle) = (world(), Oracle::default());
         world.run(&mut oracle, script).unwrap();
-        let calls = world.storage.disk().calls;
-        calls
+        world.storage.disk().calls
     };
     for at in 1..=calls {
         let (mut world, mut oracle) = (world(), Oracle::default());
