@@ -409,3 +409,20 @@ fn options_without_effect_are_named() {
     let output = tributary(&["--use-v0-config"]);
     assert_eq!(output.status.code(), Some(1));
 }
+
+#[test]
+fn parameters_of_plugins_are_documented() {
+    let output = tributary(&["plugins"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).contains("\noutput     file "), "{output:?}");
+    let output = tributary(&["help", "plugin", "file"]);
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        stdout.contains("\npath (string, required") && stdout.contains("<buffer CHUNK_KEYS>"),
+        "{stdout}"
+    );
+    let output = tributary(&["help", "plugin", "fiel"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("did you mean \"file\"?"), "{output:?}");
+}

@@ -39,6 +39,10 @@ pub enum Command {
     ///
     /// Ends with 0 when it can run, 1 on faults, with --strict also on warnings.
     Check(CheckArgs),
+    /// List the plugins that are built in
+    Plugins,
+    /// Show the parameters of a plugin
+    Help(HelpArgs),
     /// Send records from standard input to in_forward, with fluent-cat's options
     Cat(CatOptions),
     /// Generate load, count what arrives, judge the difference (docs/BENCH.md)
@@ -57,6 +61,23 @@ pub struct CheckArgs {
     /// Convert values strictly
     #[arg(long)]
     pub strict_config_value: bool,
+}
+
+/// `help`
+#[derive(Args, Debug)]
+pub struct HelpArgs {
+    /// What to show: `plugin`
+    #[arg(value_enum)]
+    pub subject: HelpSubject,
+    /// Its @type
+    pub name: String,
+}
+
+/// What `help` knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HelpSubject {
+    /// A plugin.
+    Plugin,
 }
 
 /// `--config-file-type`
@@ -98,7 +119,7 @@ pub struct RunArgs {
     /// File mode creation mask, octal [default: as inherited]
     #[arg(long, value_name = "OCTAL", value_parser = octal)]
     pub umask: Option<u32>,
-    /// Number of workers; goes before <system> workers
+    /// Number of workers; goes before `workers` of the `<system>` section
     #[arg(long, value_name = "NUM", value_parser = clap::value_parser!(u32).range(1..))]
     pub workers: Option<u32>,
     /// More log lines (-v debug, -vv trace)
@@ -113,7 +134,7 @@ pub struct RunArgs {
     /// Do not write the configuration to the log at start
     #[arg(long)]
     pub suppress_config_dump: bool,
-    /// Start no <source>
+    /// Start no `<source>`
     #[arg(long)]
     pub without_source: bool,
     /// Make a directory with a first configuration, and exit

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{self, Diagnostics, Document, LogLevel, SystemConfig};
+use crate::config::{self, Diagnostics, Document, SystemConfig};
 use crate::pipeline::{self, Overview, Plan, ProcessInfo};
-use crate::telemetry::log::{self, Level};
+use crate::telemetry::log;
 
 /// Folder whose files are appended to the configuration when neither `$FLUENT_CONF_INCLUDE_DIR` nor `<system>` names
 /// one; Fluentd's.
@@ -66,7 +66,7 @@ impl Loaded {
 /// What `<system>` and `<log>` say about the log, over the given options. The command line's own come after.
 pub(super) fn log_options(system: &SystemConfig, mut options: log::Options) -> log::Options {
     if let Some(level) = system.log_level {
-        options.level = log_level(level);
+        options.level = level.into();
     }
     if let Some(path) = &system.log.path {
         // Absolute, since a daemon changes its directory and the file is opened again.
@@ -80,18 +80,9 @@ pub(super) fn log_options(system: &SystemConfig, mut options: log::Options) -> l
     options.ignore_repeated = system.ignore_repeated_log_interval.map(|interval| interval.duration());
     options.ignore_same = system.ignore_same_log_interval.map(|interval| interval.duration());
     options.file_mode = system.file_permission.map(|mode| mode.0);
+    options.ignore_repeated = system.ignore_repeated_log_interval.map(config::Seconds::duration);
+    options.ignore_same = system.ignore_same_log_interval.map(config::Seconds::duration);
     options
-}
-
-fn log_level(level: LogLevel) -> Level {
-    match level {
-        LogLevel::Trace => Level::Trace,
-        LogLevel::Debug => Level::Debug,
-        LogLevel::Info => Level::Info,
-        LogLevel::Warn => Level::Warn,
-        LogLevel::Error => Level::Error,
-        LogLevel::Fatal => Level::Fatal,
-    }
 }
 
 /// What runs.

@@ -1,8 +1,74 @@
 //! `tributary plugins` and `tributary help plugin NAME`: what the declared parameters say.
 
 use std::fmt::Write as _;
+use std::process::ExitCode;
 
-use crate::config::{ParamSpec, RuleKind, SectionSpec};
+use crate::config::{ParamSpec, RuleKind, SectionSpec, nearest};
+use crate::filter::FILTERS;
+use crate::formatter::FORMATTERS;
+use crate::input::INPUTS;
+use crate::output::buffer_section::BufferParams;
+use crate::output::out_copy::CopyParams;
+use crate::output::out_relabel::RelabelParams;
+use crate::output::{Buffering, OUTPUTS};
+
+/// One plugin of any kind.
+struct Entry {
+    kind: &'static str,
+    names: &'static [&'static str],
+    spec: &'static SectionSpec,
+    buffered: bool,
+}
+
+/// All plugins, in the order in which an event passes them.
+fn entries() -> Vec<Entry> {
+    static COPY: SectionSpec = CopyParams::SPEC;
+    static RELABEL: SectionSpec = RelabelParams::SPEC;
+    let entry = |kind, names, spec| Entry { kind, names, spec, buffered: false };
+    let mut entries: Vec<Entry> =
+        INPUTS.iter().map(|plugin| entry("input", plugin.names, plugin.spec)).collect();
+    entries.extend(FILTERS.iter().map(|plugin| entry("filter", plugin.names, plugin.spec)));
+    // These two lead on to other outputs and belong to the router rather than to the table.
+    entries.push(entry("output", &["copy"], &COPY));
+    entries.push(entry("output", &["relabel"], &RELABEL));
+    entries.extend(OUTPUTS.iter().map(|plugin| Entry {
+        buffered: !matches!(plugin.buffering, Buffering::Never),
+        ..entry("output", plugin.names, plugin.spec)
+    }));
+    entries.extend(FORMATTERS.iter().map(|plugin| entry("formatter", plugin.names, plugin.spec)));
+    entries
+}
+
+/// `plugins`: kind, names and what it does, a line each.
+pub(super) fn list_plugins() -> ExitCode {
+    for entry in entries() {
+        let doc = entry.spec.doc.first().map_or("", |line| line.trim());
+        println!("{:<10} {:<24} {doc}", entry.kind, entry.names.join(", "));
+    }
+    ExitCode::SUCCESS
+}
+
+/// `help plugin NAME`: all plugins of that name (`stdout` is an output and a filter).
+pub(super) fn show_plugin(name: &str) -> ExitCode {
+    let entries = entries();
+    let found: Vec<&Entry> = entries.iter().filter(|entry| entry.names.contains(&name)).collect();
+    if found.is_empty() {
+        let known = entries.iter().flat_map(|entry| entry.names.iter().copied());
+        let hint = nearest(name, known).map(|near| format!(", did you mean {near:?}?")).unwrap_or_default();
+        println!("error: unknown plugin {name:?}{hint} (see: tributary plugins)");
+        return ExitCode::from(super::EXIT_FAILURE);
+    }
+    for entry in found {
+        println!("{} {}\n", entry.kind, entry.names.join(", "));
+        print!("{}", section_help(entry.spec, 0));
+        if entry.buffered {
+            println!("<buffer CHUNK_KEYS>");
+            print!("{}", section_help(&BufferParams::SPEC, 2));
+        }
+        println!();
+    }
+    ExitCode::SUCCESS
+}
 
 /// The parameters of a section and of its sub-sections, with their docs.
 pub(super) fn section_help(spec: &SectionSpec, depth: usize) -> String {

@@ -36,6 +36,8 @@ pub fn main() -> ExitCode {
     match cli.command {
         None => run_or_set_up(&cli.run),
         Some(Command::Check(arguments)) => check(&arguments),
+        Some(Command::Plugins) => help::list_plugins(),
+        Some(Command::Help(arguments)) => help::show_plugin(&arguments.name),
         Some(Command::Cat(options)) => bench::cat::run(options),
         Some(Command::Bench(command)) => bench::run(command),
     }

@@ -4,6 +4,7 @@ use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{error, info, warn};
@@ -29,6 +30,9 @@ pub(super) const CONFIG_PATHS: [&str; 4] = [
 /// Threads of the runtime at most. The event path is bounded by memory bandwidth and disks long before; more threads
 /// only cost memory and wake-ups on large machines.
 const WORKER_THREADS_MAX: usize = 8;
+
+/// Threads of the runtime at least: signals must still be seen when one of them is stuck.
+const WORKER_THREADS_MIN: usize = 2;
 
 /// Threads for blocking work (files, name look-ups) at most; what does not fit waits.
 const BLOCKING_THREADS_MAX: usize = 64;
@@ -136,14 +140,52 @@ fn run_logged(args: &RunArgs, logger: &Logger, options: log::Options) -> Result<
         .enable_all()
         .build()
         .map_err(|error| Failure::setup("runtime cannot start", error))?;
-    let code = runtime.block_on(serve(args, loaded, logger));
+    let exit = HardExit { pid_file: pid_file.map(Arc::new), logger: logger.clone() };
+    let code = runtime.block_on(serve(args, loaded, logger, &exit));
     runtime.shutdown_timeout(RUNTIME_STOP_LIMIT);
-    drop(pid_file);
+    // The thread that watches over the stop holds the file, too, so dropping would not remove it.
+    if let Some(pid_file) = &exit.pid_file {
+        pid_file.remove();
+    }
     code
 }
 
+/// The way out that waits for nothing: no destructor runs, since one may wait for a disk that never answers.
+#[derive(Clone)]
+struct HardExit {
+    pid_file: Option<Arc<PidFile>>,
+    logger: Logger,
+}
+
+impl HardExit {
+    fn now(&self, code: u8) -> ! {
+        self.logger.flush(LOG_FLUSH_LIMIT);
+        if let Some(pid_file) = &self.pid_file {
+            pid_file.remove();
+        }
+        std::process::exit(i32::from(code))
+    }
+
+    /// Ends the process after `limit` whatever the runtime does; a thread, since the runtime itself may be stuck.
+    fn after(&self, limit: Duration) {
+        let exit = self.clone();
+        let watch = move || {
+            std::thread::sleep(limit);
+            error!(
+                target: SUPERVISOR,
+                limit_seconds = limit.as_secs(),
+                "stop did not finish within shutdown_timeout; file buffers keep what was not flushed"
+            );
+            exit.now(EXIT_FAILURE);
+        };
+        if let Err(error) = std::thread::Builder::new().name("stop-limit".into()).spawn(watch) {
+            warn!(target: SUPERVISOR, error = %error, "stop has no limit, no thread can be started");
+        }
+    }
+}
+
 fn worker_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(WORKER_THREADS_MAX)
+    std::thread::available_parallelism().map_or(1, usize::from).clamp(WORKER_THREADS_MIN, WORKER_THREADS_MAX)
 }
 
 /// `-c`, else `$FLUENT_CONF`, else the first of [`CONFIG_PATHS`] that exists.
@@ -245,7 +287,7 @@ fn dump_configuration(args: &RunArgs, loaded: &Loaded) {
 }
 
 /// Starts the pipeline, answers signals, stops. Returns the exit code.
-async fn serve(args: &RunArgs, loaded: Loaded, logger: &Logger) -> Result<u8, Failure> {
+async fn serve(args: &RunArgs, loaded: Loaded, logger: &Logger, exit: &HardExit) -> Result<u8, Failure> {
     let mut signals =
         Signals::install().map_err(|error| Failure::setup("signals cannot be handled", error))?;
     dump_configuration(args, &loaded);
@@ -271,24 +313,23 @@ async fn serve(args: &RunArgs, loaded: Loaded, logger: &Logger) -> Result<u8, Fa
             started = &mut starting => break started.map_err(|faults| build_failure(args, &faults))?,
             request = signals.next() => match request {
                 // Nothing has been taken in yet.
-                Request::Stop | Request::StopAtOnce => return Ok(0),
+                Request::Stop | Request::StopAtOnce => exit.now(0),
                 other => answer(other, None, logger, &path),
             },
         }
     };
     info!(worker = 0, "fluentd worker is now running");
-    let at_once = loop {
+    loop {
         match signals.next().await {
-            Request::Stop => break false,
-            Request::StopAtOnce => break true,
+            Request::Stop => break,
+            Request::StopAtOnce => {
+                warn!(target: SUPERVISOR, "stopping at once; what is in memory buffers is lost");
+                exit.now(EXIT_FAILURE);
+            }
             other => answer(other, Some(&running), logger, &path),
         }
-    };
-    if at_once {
-        warn!("stopping at once; what is in memory buffers is lost");
-        return Ok(EXIT_FAILURE);
     }
-    stop(running, &mut signals, shutdown_timeout).await
+    Ok(stop(running, &mut signals, shutdown_timeout, exit).await)
 }
 
 fn build_failure(args: &RunArgs, faults: &[String]) -> Failure {
@@ -338,36 +379,31 @@ fn answer(request: Request, running: Option<&Running>, logger: &Logger, configur
 }
 
 /// Graceful stop within the limit; a second signal ends it at once.
-async fn stop(running: Running, signals: &mut Signals, limit: Duration) -> Result<u8, Failure> {
+async fn stop(running: Running, signals: &mut Signals, limit: Duration, exit: &HardExit) -> u8 {
     info!(target: SUPERVISOR, "Received graceful stop");
     info!(worker = 0, "fluentd worker is now stopping");
     info!(worker = 0, "shutting down fluentd worker");
-    let stopping = tokio::time::timeout(limit.saturating_add(STOP_GRACE), running.stop(limit));
-    let second = async {
-        loop {
-            if matches!(signals.next().await, Request::Stop | Request::StopAtOnce) {
-                break;
+    exit.after(limit.saturating_add(STOP_GRACE));
+    // A task of its own: whatever it does, signals are seen here.
+    let mut stopping = tokio::spawn(running.stop(limit));
+    loop {
+        tokio::select! {
+            stopped = &mut stopping => {
+                return match stopped {
+                    Ok(left) => {
+                        info!(target: SUPERVISOR, "Worker 0 finished with status 0; {left}");
+                        0
+                    }
+                    Err(_) => {
+                        error!(target: SUPERVISOR, "Worker 0 finished with status 1; the stop broke off");
+                        EXIT_FAILURE
+                    }
+                };
             }
-        }
-    };
-    tokio::select! {
-        stopped = stopping => match stopped {
-            Ok(left) => {
-                info!(target: SUPERVISOR, "Worker 0 finished with status 0; {left}");
-                Ok(0)
-            }
-            Err(_) => {
-                error!(
-                    target: SUPERVISOR,
-                    limit_seconds = limit.as_secs(),
-                    "stop did not finish within shutdown_timeout; file buffers keep what was not flushed"
-                );
-                Ok(EXIT_FAILURE)
-            }
-        },
-        () = second => {
-            warn!(target: SUPERVISOR, "second signal, stopping at once; what is in memory buffers is lost");
-            Ok(EXIT_FAILURE)
+            request = signals.next() => if matches!(request, Request::Stop | Request::StopAtOnce) {
+                warn!(target: SUPERVISOR, "second signal, stopping at once; what is in memory buffers is lost");
+                exit.now(EXIT_FAILURE);
+            },
         }
     }
 }

@@ -2,7 +2,12 @@
 //!
 //! An input must not know outputs or buffers; it learns from the router's answer whether it may confirm.
 
+mod http_server;
+mod in_debug_agent;
 mod in_forward;
+mod in_monitor_agent;
+mod in_prometheus;
+mod in_sample;
 
 use std::sync::Arc;
 
@@ -26,7 +31,18 @@ pub struct Arrival {
 }
 
 /// Every input that is built.
-pub const INPUTS: &[&InputPlugin] = &[&in_forward::PLUGIN];
+pub const INPUTS: &[&InputPlugin] = &[
+    &in_forward::PLUGIN,
+    &in_sample::PLUGIN,
+    &in_monitor_agent::PLUGIN,
+    &in_prometheus::PLUGIN,
+    &in_prometheus::MONITOR,
+    &in_prometheus::OUTPUT_MONITOR,
+    &in_prometheus::TAIL_MONITOR,
+    &in_debug_agent::PLUGIN,
+];
+
+use in_monitor_agent::available_percent;
 
 /// One line of the table of inputs.
 pub struct InputPlugin {
@@ -72,3 +88,6 @@ pub trait Input: Send {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;

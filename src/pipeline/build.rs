@@ -245,6 +245,9 @@ impl Builder<'_> {
 }
 
 fn view(identity: &Identity, category: Category, label: Option<&str>) -> PluginView {
+    if let Some(level) = identity.log_level {
+        crate::telemetry::log::set_plugin_level(&identity.id, level.into());
+    }
     let mut view = PluginView::new(identity.id.clone(), category, identity.type_name.clone());
     view.label = label.map(str::to_owned);
     view.config = identity.shown.clone();

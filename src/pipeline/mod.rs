@@ -7,7 +7,8 @@ mod plan;
 
 pub use lifecycle::{Running, StopSummary};
 pub use overview::{
-    Category, Overview, PluginView, ProcessInfo, Reading, RetryStatus, Sample, SampleKind, TagTest,
+    Category, MetricFamily, Overview, PluginView, ProcessInfo, Reading, RetryStatus, Sample, SampleKind,
+    TagTest,
 };
 pub use plan::{Plan, check, spec_of};
 

@@ -132,6 +132,20 @@ pub struct ProcessInfo {
     pub root_dir: Option<String>,
 }
 
+/// Names and values of labels, in order.
+pub type MetricLabels = Vec<(String, String)>;
+
+/// The families of metrics that fluent-plugin-prometheus lets users label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricFamily {
+    /// `fluentd_status_*`
+    Status,
+    /// `fluentd_output_status_*`
+    OutputStatus,
+    /// `fluentd_tail_*`
+    Tail,
+}
+
 /// Everything that runs. Filled by the pipeline's builder in the order of the configuration file, read by monitors;
 /// inputs hold it before it is complete, because they are built last.
 #[derive(Default)]
@@ -139,6 +153,7 @@ pub struct Overview {
     plugins: RwLock<Vec<PluginView>>,
     process: RwLock<ProcessInfo>,
     samples: RwLock<Vec<Reading<Vec<Sample>>>>,
+    metric_labels: RwLock<Vec<(MetricFamily, MetricLabels)>>,
 }
 
 impl Overview {
@@ -182,6 +197,19 @@ impl Overview {
     /// Adds figures that belong to no plugin (memory in transit, connections at the descriptor limit).
     pub fn register_samples(&self, reading: Reading<Vec<Sample>>) {
         self.samples.write().unwrap_or_else(|poisoned| poisoned.into_inner()).push(reading);
+    }
+
+    /// Labels that a `prometheus_*_monitor` source adds to the metrics of its family; the last source wins.
+    pub fn set_metric_labels(&self, family: MetricFamily, labels: MetricLabels) {
+        let mut known = self.metric_labels.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        known.retain(|(of, _)| *of != family);
+        known.push((family, labels));
+    }
+
+    /// The labels set for a family.
+    pub fn metric_labels(&self, family: MetricFamily) -> MetricLabels {
+        let known = self.metric_labels.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        known.iter().find(|(of, _)| *of == family).map(|(_, labels)| labels.clone()).unwrap_or_default()
     }
 
     /// The figures that belong to no plugin.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{
-    Diagnostics, Directive, DirectiveKind, Document, Element, FromConfig, MASK, Reserved, SectionSpec,
-    SystemConfig, looks_secret,
+    Diagnostics, Directive, DirectiveKind, Document, Element, FromConfig, LogLevel, MASK, Reserved,
+    SectionSpec, SystemConfig, looks_secret,
 };
 use crate::filter::{FILTERS, Filter};
 use crate::input::{INPUTS, InputConfig};
@@ -29,6 +29,8 @@ pub(super) struct Identity {
     pub(super) type_name: String,
     /// `FILE:LINE`, for messages of the second step.
     pub(super) place: String,
+    /// `@log_level`.
+    pub(super) log_level: Option<LogLevel>,
     /// Parameters as written, secrets masked.
     pub(super) shown: Vec<(String, String)>,
 }
@@ -300,6 +302,7 @@ fn identity(element: &Element, reserved: &Reserved, spec: &SectionSpec) -> Ident
         id,
         type_name: reserved.type_name.clone(),
         place: element.span.to_string(),
+        log_level: reserved.log_level,
         shown: shown_params(element, spec),
     }
 }

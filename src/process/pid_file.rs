@@ -28,14 +28,19 @@ impl PidFile {
         })?;
         Ok(Self { path: path.to_owned(), content })
     }
-}
 
-impl Drop for PidFile {
-    fn drop(&mut self) {
+    /// Removes the file, if it still holds our number; what dropping does.
+    pub fn remove(&self) {
         if fs::read_to_string(&self.path).is_ok_and(|content| content == self.content) {
             // After `--user` the directory may refuse; the next start replaces the file.
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 

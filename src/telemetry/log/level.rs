@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::config::LogLevel;
+
 /// A log level, from the most talkative. `fatal` is an error event with the field `fatal = true`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -72,6 +74,19 @@ impl Level {
             Level::Warn => "\x1b[33m",
             Level::Error => "\x1b[35m",
             Level::Fatal => "\x1b[31m",
+        }
+    }
+}
+
+impl From<LogLevel> for Level {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Trace => Level::Trace,
+            LogLevel::Debug => Level::Debug,
+            LogLevel::Info => Level::Info,
+            LogLevel::Warn => Level::Warn,
+            LogLevel::Error => Level::Error,
+            LogLevel::Fatal => Level::Fatal,
         }
     }
 }
