@@ -22,7 +22,7 @@ impl Engine {
     /// The reader of this buffer's files.
     pub(super) fn reader(&self) -> Option<Reader> {
         let files = self.files.as_ref()?;
-        Some(Reader { storage: files.storage.clone(), places: files.places.clone() })
+        Some(Reader::new(files.storage.clone(), files.places.clone()))
     }
 
     /// Moves the file of a taken chunk, of which nothing can be read, to the side directory.
@@ -93,7 +93,7 @@ impl Engine {
         };
         let payload = match (kept, file, self.reader()) {
             (Some(payload), _, _) => payload,
-            (None, Some(file), Some(reader)) => reader.read(id, file.renamed)?.payload,
+            (None, Some(file), Some(reader)) => reader.read(id, file.renamed, None)?.payload,
             _ => Vec::new(),
         };
         let storage: &dyn Storage = match &self.files {

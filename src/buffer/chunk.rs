@@ -11,7 +11,7 @@ use super::{ChunkId, Metadata};
 
 /// Most bytes that file buffers of the whole process keep in memory, so that a chunk normally goes out without being
 /// read back (design 3).
-pub const KEPT_LIMIT_BYTES: u64 = 16 << 20;
+pub const KEPT_LIMIT_BYTES: u64 = 12 << 20;
 /// Parts below this are copied into blocks of the chunk: a small slice would hold a whole read buffer of its socket.
 const COPY_BELOW_BYTES: usize = 16 << 10;
 /// Largest block for such copies; blocks start small, so that 100,000 tags with a few events each stay cheap.

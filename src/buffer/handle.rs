@@ -183,7 +183,7 @@ impl BufferHandle {
             }
             (chunk, taken.file?.renamed)
         };
-        let content = self.read_back(id, renamed).await?;
+        let content = self.read_back(id, renamed, chunk.size_bytes).await?;
         if content.totals.events == 0 {
             return None;
         }
@@ -196,10 +196,16 @@ impl BufferHandle {
     }
 
     /// Reads a chunk's file; a failure that may pass (no descriptor left, a disk that stumbles) is not its end.
-    async fn read_back(&self, id: ChunkId, renamed: bool) -> Option<super::reader::Content> {
+    async fn read_back(
+        &self,
+        id: ChunkId,
+        renamed: bool,
+        size_bytes: u64,
+    ) -> Option<super::reader::Content> {
         for wait in READ_AGAIN_AFTER {
             let reader = self.link.reader.clone()?;
-            match tokio::task::spawn_blocking(move || reader.read(id, renamed)).await {
+            let room = reader.room_for(size_bytes).await;
+            match tokio::task::spawn_blocking(move || reader.read(id, renamed, room)).await {
                 Ok(Ok(content)) => return Some(content),
                 Ok(Err(error)) => {
                     tracing::error!(chunk_id = %id, error = %error, "cannot read a chunk back from its file");

@@ -4,19 +4,41 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::ChunkId;
 use super::format::{self, Totals};
 use super::places::{Places, State};
 use super::storage::{Storage, create_directories};
 
+/// Chunks of one buffer that are read back and not yet delivered hold at most so many bytes; a larger one goes alone.
+/// With a backlog, every flush task would otherwise hold a chunk of full size.
+const READ_BACK_KIB: usize = 8 << 10;
+/// How long a flush waits for others to give theirs back. Then it goes on without: chunks that hang on a lost upstream
+/// must not hold up those for the others. Memory is then bounded by the number of flush tasks.
+const READ_BACK_WAIT: Duration = Duration::from_millis(500);
+
 /// Reads chunk files; cheap to clone, usable from any thread that may block.
 #[derive(Clone)]
 pub(super) struct Reader {
     pub(super) storage: Arc<dyn Storage>,
     pub(super) places: Places,
+    room: Arc<Semaphore>,
+}
+
+/// A file in memory with its share of [`READ_BACK_KIB`], which is given back with the last slice of it.
+struct Held {
+    bytes: Vec<u8>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// The content of a chunk file.
@@ -30,10 +52,28 @@ pub(super) struct Content {
 }
 
 impl Reader {
-    /// Reads the file of a chunk. Damage is set aside and told; the readable rest is the content.
-    pub(super) fn read(&self, id: ChunkId, renamed: bool) -> io::Result<Content> {
+    /// A reader of a buffer's directory.
+    pub(super) fn new(storage: Arc<dyn Storage>, places: Places) -> Self {
+        Self { storage, places, room: Arc::new(Semaphore::new(READ_BACK_KIB)) }
+    }
+
+    /// Waits until a chunk of so many bytes may be read back; `None` when that took too long.
+    pub(super) async fn room_for(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let kib = usize::try_from(bytes / 1024).map_or(READ_BACK_KIB, |kib| (kib + 1).min(READ_BACK_KIB));
+        let wait = Arc::clone(&self.room).acquire_many_owned(u32::try_from(kib).ok()?);
+        tokio::time::timeout(READ_BACK_WAIT, wait).await.ok()?.ok()
+    }
+
+    /// Reads the file of a chunk. Damage is set aside and told; the readable rest is the content, which holds `room`.
+    pub(super) fn read(
+        &self,
+        id: ChunkId,
+        renamed: bool,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> io::Result<Content> {
         let path = self.places.chunk(if renamed { State::Queued } else { State::Staged }, id);
-        let file = Bytes::from(self.storage.read(&path, 0, u64::MAX)?);
+        let bytes = self.storage.read(&path, 0, u64::MAX)?;
+        let file = Bytes::from_owner(Held { bytes, _room: room });
         let scan = format::scan(id, &file);
         let damaged_bytes = scan.damaged.iter().map(|range| range.len() as u64).sum();
         if damaged_bytes > 0 {

@@ -78,7 +78,7 @@ pub(super) fn recover(
     limits: &ChunkLimits,
     now: Now,
 ) -> Recovered {
-    let reader = Reader { storage: files.storage.clone(), places: files.places.clone() };
+    let reader = Reader::new(files.storage.clone(), files.places.clone());
     let mut recovered = Recovered::default();
     // A set order: the same directory always gives the same result.
     entries.sort_by(|a, b| a.name.cmp(&b.name));

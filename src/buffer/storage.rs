@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -129,19 +129,14 @@ impl Storage for DiskStorage {
     }
 
     fn read(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
-        let file = File::open(path)?;
+        let mut file = File::open(path)?;
         let available = file.metadata()?.len().saturating_sub(offset).min(len);
-        let mut bytes = vec![0; usize::try_from(available).map_err(io::Error::other)?];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match file.read_at(&mut bytes[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        if offset > 0 {
+            file.seek(SeekFrom::Start(offset))?;
         }
-        bytes.truncate(filled);
+        // Exactly as large as needed, and not filled with zeros before.
+        let mut bytes = Vec::with_capacity(usize::try_from(available).map_err(io::Error::other)?);
+        file.take(available).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 

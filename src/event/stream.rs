@@ -60,7 +60,7 @@ impl<'a> Entries<'a> {
             return None;
         }
         let (time, record_at) = read_time(self.bytes, start + 1)?;
-        let end = msgpack::skip(self.bytes, record_at).ok()?;
+        let end = skip_record(self.bytes, record_at)?;
         let (record, pair) = (self.bytes.get(record_at..end)?, self.bytes.get(start..end)?);
         self.pos = end;
         Some((time, record, pair))
@@ -75,9 +75,25 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
+/// The end of the record at `pos`. Plain values in a map, which is what records hold, are passed without the walk that
+/// keeps count of levels; the input has checked the nesting.
+#[inline]
+pub(super) fn skip_record(bytes: &[u8], pos: usize) -> Option<usize> {
+    match *bytes.get(pos)? {
+        first @ 0x80..=0x8f => msgpack::skip_values(bytes, pos + 1, u64::from(first & 0x0f) * 2).ok(),
+        _ => msgpack::skip(bytes, pos).ok(),
+    }
+}
+
 /// Reads an integer or EventTime at `pos`; answers it and the offset after it.
 #[inline]
 pub(super) fn read_time(bytes: &[u8], pos: usize) -> Option<(EventTime, usize)> {
+    // EventTime as every present sender writes it skips the table.
+    if let Some(&[0xd7, 0, a, b, c, d, e, f, g, h]) = bytes.get(pos..)?.first_chunk::<10>() {
+        let seconds = u32::from_be_bytes([a, b, c, d]);
+        let nanoseconds = u32::from_be_bytes([e, f, g, h]);
+        return Some((EventTime::Ext { seconds, nanoseconds }, pos + 10));
+    }
     match msgpack::head(bytes, pos).ok()? {
         (Head::Int(seconds), at) => Some((EventTime::Int(seconds), at)),
         (Head::Ext(msgpack::EVENT_TIME_EXT, 8), at) => {

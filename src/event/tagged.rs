@@ -60,7 +60,7 @@ impl<'a> Iterator for ChunkEntries<'a> {
             return None;
         }
         let (time, record_at) = super::stream::read_time(self.bytes, pair_at)?;
-        let end = msgpack::skip(self.bytes, record_at).ok()?;
+        let end = super::stream::skip_record(self.bytes, record_at)?;
         let record = self.bytes.get(record_at..end)?;
         self.bytes = self.bytes.get(end..)?;
         Some((tag, time, record))

@@ -56,9 +56,16 @@ impl<'a> Cursor<'a> {
     /// The next token. (Not an iterator: the end of the bytes is an error here.)
     #[inline]
     pub fn token(&mut self) -> Result<Token<'a>, Stop> {
-        // Short strings are most of what records hold: they skip the table.
-        if let Some(&first @ 0xa0..=0xbf) = self.bytes.get(self.position) {
-            return self.take(self.position + 1, usize::from(first & 0x1f)).map(Token::Str);
+        // Strings and small numbers are most of what records hold: they skip the table.
+        let at = self.position + 1;
+        match self.bytes.get(self.position..).unwrap_or_default() {
+            [first @ 0xa0..=0xbf, ..] => return self.take(at, usize::from(first & 0x1f)).map(Token::Str),
+            [0xd9, length, ..] => return self.take(at + 1, usize::from(*length)).map(Token::Str),
+            [0xcd, a, b, ..] => {
+                self.position = at + 2;
+                return Ok(Token::Int(i64::from(u16::from_be_bytes([*a, *b]))));
+            }
+            _ => {}
         }
         let (head, at) = msgpack::head(self.bytes, self.position)?;
         self.position = at;

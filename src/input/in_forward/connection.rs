@@ -26,9 +26,15 @@ const READ_MIN_BYTES: usize = 16 * 1024;
 /// Largest read under load: more would only leave the processor's cache. What a connection buffers beyond this is
 /// drawn from the memory budget.
 const READ_MAX_BYTES: usize = 256 * 1024;
-/// Events of one connection handed over and not yet taken; beyond, it is not read (a fast sender with a slow disk
-/// behind us must not take the whole budget).
-const CONNECTION_IN_FLIGHT_BYTES: usize = 8 * 1024 * 1024;
+/// Events in transit in the whole process beyond which a connection that has its share is not read. They only have to
+/// cover one sync round of the buffers (8 MiB in 20 ms are more than a million events a second); what is more would
+/// wait in our memory instead of the sender's.
+const IN_FLIGHT_BYTES: u64 = 8 * 1024 * 1024;
+/// Share of a connection: so many bytes handed over and not yet taken it may always have, whatever others hold.
+const CONNECTION_SHARE_BYTES: usize = 256 * 1024;
+/// Longest message for which room is made at once because the one before was as long. Beyond, the buffer grows with
+/// what has come.
+const FORESEEN_MAX_BYTES: usize = 1024 * 1024;
 /// Slowest speed at which an unfinished message may grow and still be waited for.
 const MESSAGE_MIN_BYTES_PER_SECOND: usize = 16 * 1024;
 /// At shutdown: how long to store what still comes after our FIN.
@@ -96,6 +102,8 @@ pub(super) struct Connection {
     buffer: BytesMut,
     /// Size of the next read; follows the load.
     read_bytes: usize,
+    /// Size of the last message if it was longer than a read, else 0; at most [`FORESEEN_MAX_BYTES`].
+    usual_bytes: usize,
     /// Memory budget drawn for a large unfinished message.
     held: Option<Reserved>,
     reader: FrameReader,
@@ -123,6 +131,7 @@ impl Connection {
             shared,
             buffer: BytesMut::new(),
             read_bytes: READ_MIN_BYTES,
+            usual_bytes: 0,
             held: None,
             replies: Replies::new(),
             spoke: false,
@@ -161,7 +170,9 @@ impl Connection {
     /// Waits for bytes while receipts and acks make progress.
     async fn readable(&mut self) -> Result<(), End> {
         loop {
-            let may_read = self.replies.in_flight_bytes() < CONNECTION_IN_FLIGHT_BYTES;
+            // Looked at again whenever something of this connection was taken; with nothing in flight it may read.
+            let may_read = self.replies.in_flight_bytes() < CONNECTION_SHARE_BYTES
+                || self.shared.memory.used_bytes() < IN_FLIGHT_BYTES;
             let draining = self.read_until.is_some();
             let (deadline, reason) = self.patience();
             tokio::select! {
@@ -196,12 +207,31 @@ impl Connection {
     fn wanted_bytes(&self) -> usize {
         let have = self.buffer.len();
         let foreseen = self.reader.needed_bytes().saturating_sub(have).min(have * TRUSTED_GROWTH);
-        self.read_bytes.max(foreseen)
+        if have + foreseen > READ_MAX_BYTES {
+            // A long message is read to about its end: its slice pins the whole buffer for as long as it is kept, and
+            // what was read of the next one has to be moved.
+            return foreseen.max(READ_MIN_BYTES);
+        }
+        match self.usual_bytes {
+            0 => self.read_bytes.max(foreseen),
+            usual => (usual + READ_MIN_BYTES).saturating_sub(have),
+        }
+    }
+
+    /// How large the buffer must be for the next read.
+    fn wanted_capacity(&self) -> usize {
+        let (have, wanted) = (self.buffer.len(), self.wanted_bytes());
+        if self.buffer.capacity() - have >= wanted {
+            return self.buffer.capacity();
+        }
+        // By a factor once it is large, or a message without known length would be copied for each read.
+        let growth = if have > READ_MAX_BYTES { have / 4 } else { 0 };
+        have + wanted.max(growth)
     }
 
     /// Draws on the memory budget before a large message grows further.
     async fn make_room(&mut self) -> Result<(), End> {
-        let bytes = self.buffer.len() + self.wanted_bytes();
+        let bytes = self.wanted_capacity();
         if self.buffer.len() <= READ_MAX_BYTES || bytes <= self.held.as_ref().map_or(0, Reserved::bytes) {
             return Ok(());
         }
@@ -223,7 +253,13 @@ impl Connection {
 
     fn read(&mut self) -> io::Result<usize> {
         let have = self.buffer.len();
-        self.buffer.reserve(self.wanted_bytes());
+        let capacity = self.wanted_capacity();
+        if capacity > self.buffer.capacity() && !self.buffer.try_reclaim(capacity - have) {
+            // Not `reserve`, which doubles: the slices of a message would pin twice its bytes.
+            let mut larger = BytesMut::with_capacity(capacity);
+            larger.extend_from_slice(&self.buffer);
+            self.buffer = larger;
+        }
         let room = self.buffer.capacity() - have;
         let read = self.stream.try_read_buf(&mut self.buffer)?;
         if have == 0 {
@@ -255,7 +291,11 @@ impl Connection {
                 Item::Incomplete => break None,
                 Item::Fatal(error) => break Some(error),
                 Item::Heartbeat => {}
-                Item::Message(message) => batch.add(message, self.peer, &self.shared),
+                Item::Message(message) => {
+                    let long = message.messages == 1 && message.wire_bytes > READ_MAX_BYTES / 2;
+                    self.usual_bytes = if long { message.wire_bytes.min(FORESEEN_MAX_BYTES) } else { 0 };
+                    batch.add(message, self.peer, &self.shared);
+                }
                 Item::Compressed(compressed) => match self.inflate(compressed).await? {
                     Ok(message) => {
                         batch.add(message, self.peer, &self.shared);
