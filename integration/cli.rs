@@ -1,10 +1,12 @@
 //! The real binary: options, exit codes, daemon, user, signals.
 
 use std::fs;
+use std::io::Read as _;
+use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -32,8 +34,12 @@ impl Running {
         Self::start_with(Command::new(binary()), args)
     }
 
-    fn start_with(mut command: Command, args: &[&str]) -> Self {
-        let directory = directory_with(QUIET_CONFIGURATION);
+    fn start_with(command: Command, args: &[&str]) -> Self {
+        Self::start_configured(command, QUIET_CONFIGURATION, args)
+    }
+
+    fn start_configured(mut command: Command, configuration: &str, args: &[&str]) -> Self {
+        let directory = directory_with(configuration);
         let child = command
             .arg("-c")
             .arg(directory.path().join("fluent.conf"))
@@ -272,6 +278,55 @@ fn hup_usr2_cont_and_winch_are_answered_and_do_not_kill() {
     assert!(content.contains("resident memory: ") && content.contains("fluent.conf"), "{content}");
     running.signal(Signal::SIGTERM);
     assert_eq!(running.wait_for_exit(), Some(0));
+}
+
+/// Events on their way to a server that takes connections and never answers.
+fn start_with_a_silent_server(server: &TcpListener, shutdown_timeout_seconds: u32) -> Running {
+    let port = server.local_addr().unwrap().port();
+    let configuration = format!(
+        "<system>\n  shutdown_timeout {shutdown_timeout_seconds}\n</system>\n\
+         <source>\n  @type sample\n  tag a\n  rate 10\n</source>\n\
+         <match **>\n  @type forward\n  @id stuck\n  require_ack_response true\n  ack_response_timeout 600\n\
+         <buffer>\n  flush_interval 100ms\n</buffer>\n\
+         <server>\n  host 127.0.0.1\n  port {port}\n</server>\n</match>\n"
+    );
+    let running = Running::start_configured(Command::new(binary()), &configuration, &[]);
+    // Probes connect and close; the connection that brings bytes brings the first chunk. It stays open.
+    loop {
+        let (mut peer, _) = server.accept().unwrap();
+        if peer.read_exact(&mut [0]).is_ok() {
+            std::mem::forget(peer);
+            return running;
+        }
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_stop_that_waits() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut running = start_with_a_silent_server(&server, 600);
+    running.signal(Signal::SIGTERM);
+    running.wait_for_log("Received graceful stop");
+    assert!(running.child.try_wait().unwrap().is_none());
+    running.signal(Signal::SIGINT);
+    assert_eq!(running.wait_for_exit(), Some(1));
+    assert!(running.log().contains("second signal, stopping at once"), "{}", running.log());
+}
+
+#[test]
+fn a_stop_ends_within_shutdown_timeout_and_says_what_is_left() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut running = start_with_a_silent_server(&server, 1);
+    running.signal(Signal::SIGTERM);
+    running.wait_for_log("Received graceful stop");
+    let start = Instant::now();
+    running.wait_for_exit();
+    let took = start.elapsed();
+    // The limit, a second of grace, and what a loaded machine adds.
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let log = running.log();
+    let last = log.lines().last().unwrap();
+    assert!(last.contains("left in buffers: ") && last.contains(" in stuck"), "{log}");
 }
 
 #[test]

@@ -80,8 +80,6 @@ pub(super) fn log_options(system: &SystemConfig, mut options: log::Options) -> l
     options.ignore_repeated = system.ignore_repeated_log_interval.map(|interval| interval.duration());
     options.ignore_same = system.ignore_same_log_interval.map(|interval| interval.duration());
     options.file_mode = system.file_permission.map(|mode| mode.0);
-    options.ignore_repeated = system.ignore_repeated_log_interval.map(config::Seconds::duration);
-    options.ignore_same = system.ignore_same_log_interval.map(config::Seconds::duration);
     options
 }
 
