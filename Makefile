@@ -12,7 +12,7 @@ run: build ## build, start conf/quickstart.conf, show what arrives
 	@printf '  To see an event of your own, type in another terminal, in this folder:\n\n'
 	@printf "    echo '{\"message\":\"hello\"}' | ./$(BINARY) cat my.tag\n\n"
 	@mkdir -p .cache/quickstart
-	@QUICKSTART_DIR="$(CURDIR)/.cache/quickstart" exec ./$(BINARY) -c conf/quickstart.conf
+	@exec ./$(BINARY) -c conf/quickstart.conf --suppress-config-dump
 
 build: ## install compilers where there are none, build the release binary
 	@scripts/install.sh build
@@ -33,6 +33,19 @@ soak-crash: ## 5 M events, both forwarders killed in turn, judged by the oracle 
 	@scripts/install.sh build
 	CRASH_EVENTS=5000000 CRASH_VICTIMS=both CRASH_KILLS=6 \
 	cargo test --locked --release --test integration crash::kill_first -- --nocapture
+
+faults: ## lost upstreams and kill -9, with what happened when
+	@scripts/install.sh test
+	cargo test --locked --release --test integration -- --test-threads=1 --nocapture lab:: crash::
+
+soak-crash: ## kill -9 of both forwarders in turn under 5 M events (docs/RELIABILITY.md)
+	@scripts/install.sh build
+	CRASH_EVENTS=5000000 CRASH_KILLS=10 CRASH_VICTIMS=both \
+	  cargo test --locked --release --test integration -- --nocapture crash::
+
+perf: ## CPU, throughput and memory of the cases a to d (docs/PERFORMANCE.md)
+	@scripts/install.sh build
+	cargo bench --locked --bench cases
 
 clean: ## what was built and installed here
 	rm -rf target fuzz/target .cache

@@ -30,7 +30,9 @@ section "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc -q --locked --w
 section "release build" cargo build -q --locked --release
 section "unit tests" cargo test --locked --workspace --lib --bins
 # In the release profile: the processes under test are the binary that users run.
-section "integration tests" cargo test --locked --release --test integration
+section "integration tests" cargo test --locked --release --test integration -- --skip lab:: --skip crash::
+# One at a time: each keeps both cores busy, and measures pauses.
+section "faults" cargo test --locked --release --test integration -- --test-threads=1 --nocapture lab:: crash::
 section "fuzz" scripts/fuzz.sh "$FUZZ_SECONDS"
 section "tree is clean" tree_is_clean
 

@@ -5,11 +5,17 @@
 
 pub mod event; // the traveller: time, tag, records as bytes
 
-pub mod buffer; // station 4: chunks on disk or in memory
-pub mod filter; // station 3: events changed or dropped, no I/O
+// The blank lines keep rustfmt from sorting the stations.
+
 pub mod input; // station 1: sockets and generators become batches of events
-pub mod output;
-pub mod router; // station 2: label and tag decide the way // station 5: chunks leave; flush, retry, destinations
+
+pub mod router; // station 2: label and tag decide the way
+
+pub mod filter; // station 3: events changed or dropped, no I/O
+
+pub mod buffer; // station 4: chunks on disk or in memory
+
+pub mod output; // station 5: chunks leave; flush, retry, destinations
 
 pub mod bench; // the judges: generator, counting sink, oracle
 pub mod cli; // command line, exit codes, life cycle

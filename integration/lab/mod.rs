@@ -5,3 +5,6 @@
 //! (scripts/install.sh). A scenario is a few lines: hosts, processes on them, a generator, a cut, bounds.
 
 mod network;
+mod scenario;
+mod timeline;
+mod upstream_lost;

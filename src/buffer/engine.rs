@@ -96,9 +96,11 @@ pub(super) struct Engine {
     pub(super) queue: Arc<Queue>,
     pub(super) stage: HashMap<StageKey, Staged>,
     /// Keys of staged chunks with pending parts.
-    touched: Vec<StageKey>,
+    pub(super) touched: Vec<StageKey>,
     /// Chunks that this round queues.
-    closing: Vec<Staged>,
+    pub(super) closing: Vec<Staged>,
+    /// Chunks that are queued without a seal: their files take no more writes.
+    pub(super) orphans: Vec<Staged>,
     /// Confirmed and pending bytes in the stage.
     pub(super) stage_bytes: u64,
     pub(super) reporter: Reporter,
@@ -115,6 +117,7 @@ impl Engine {
             stage: HashMap::new(),
             touched: Vec::new(),
             closing: Vec::new(),
+            orphans: Vec::new(),
             stage_bytes: 0,
         }
     }
@@ -125,6 +128,7 @@ impl Engine {
         self.close_due(enqueue, now);
         match self.store(now) {
             Ok(()) => {
+                self.publish_orphans();
                 self.confirm();
                 self.publish();
             }
@@ -260,6 +264,10 @@ impl Engine {
     /// Writes and syncs what this round has placed.
     fn store(&mut self, now: Now) -> Result<(), StoreError> {
         let Some(files) = &mut self.files else { return Ok(()) };
+        if self.touched.is_empty() && self.closing.is_empty() {
+            return Ok(());
+        }
+        files.begin_round(self.touched.len() + self.closing.len())?;
         for key in &self.touched {
             if let Some(staged) = self.stage.get_mut(key) {
                 write(files, staged, false, &self.config.plugin_id, now)?;
@@ -270,7 +278,8 @@ impl Engine {
         }
         let round = files.end_round()?;
         self.reporter.synced(round, &files.places);
-        Ok(())
+        let failed = files.take_failed();
+        self.rescue(failed, now)
     }
 
     /// This round's parts are stored.
@@ -313,16 +322,21 @@ impl Engine {
             if intact && !broken {
                 self.stage.insert(key, staged);
             } else {
-                self.closing.push(staged);
+                self.orphans.push(staged);
             }
         }
-        let mut closing = std::mem::take(&mut self.closing);
-        closing.retain_mut(|staged| {
-            self.undo_chunk(staged);
-            staged.stored.events > 0
-        });
-        self.closing = closing;
-        self.publish_without_seal();
+        for mut staged in std::mem::take(&mut self.closing) {
+            self.undo_chunk(&mut staged);
+            if staged.stored.events > 0 {
+                self.orphans.push(staged);
+            }
+        }
+        if let Some(files) = &mut self.files {
+            for error in files.take_failed() {
+                self.reporter.sync_failed(&error);
+            }
+        }
+        self.publish_orphans();
     }
 
     fn undo_chunk(&mut self, staged: &mut Staged) -> bool {
@@ -335,26 +349,32 @@ impl Engine {
 
     /// On a disk that takes no seal, the name alone must say that a chunk is complete: chunks must leave, or a full
     /// disk would stay full.
-    fn publish_without_seal(&mut self) {
-        let mut renamed = Vec::with_capacity(self.closing.len());
-        if let Some(files) = &mut self.files {
-            for staged in &self.closing {
-                renamed.push(files.rename_to_queued(staged.id).is_ok());
-            }
-            if renamed.contains(&true)
-                && let Err(error) = files.sync_names()
-            {
-                self.reporter.storage_failed(&error);
-            }
+    pub(super) fn publish_orphans(&mut self) {
+        if self.orphans.is_empty() {
+            return;
         }
-        let ids: Vec<ChunkId> = self.closing.iter().map(|staged| staged.id).collect();
-        self.publish();
+        let mut renamed = false;
+        let mut ready = Vec::with_capacity(self.orphans.len());
+        for staged in self.orphans.drain(..) {
+            self.stage_bytes = self.stage_bytes.saturating_sub(staged.stored.bytes);
+            let mut chunk = queued(staged, self.files.is_some());
+            if let Some(files) = &mut self.files {
+                files.close(chunk.id);
+                let done = files.rename_to_queued(chunk.id).is_ok();
+                chunk.file = Some(QueuedFile { renamed: done });
+                renamed |= done;
+            }
+            ready.push(chunk);
+        }
+        if let Some(files) = self.files.as_mut().filter(|_| renamed)
+            && let Err(error) = files.sync_names()
+        {
+            self.reporter.storage_failed(&error);
+        }
         let mut state = self.queue.lock();
-        for chunk in state.waiting.values_mut() {
-            if let Some(at) = ids.iter().position(|id| *id == chunk.id) {
-                chunk.file = renamed.get(at).map(|renamed| QueuedFile { renamed: *renamed });
-            }
-        }
+        ready.into_iter().for_each(|chunk| state.push(chunk));
+        drop(state);
+        self.queue.announce();
     }
 
     /// Deletes a chunk that is out of the queue for good.
@@ -407,6 +427,8 @@ impl Engine {
             Ok(round) => self.reporter.synced(round, &files.places),
             Err(error) => self.reporter.storage_failed(&error),
         }
+        let failed = files.take_failed();
+        self.abandon(failed);
     }
 
     /// Whether a waiting chunk still has its staged name.
@@ -429,6 +451,17 @@ impl Engine {
     pub(super) fn finish(&mut self) {
         if self.fsync() != Some(Fsync::Off) {
             self.sync();
+        }
+        self.retire_journals(true);
+    }
+
+    /// Deletes journals that are full or no longer needed.
+    pub(super) fn retire_journals(&mut self, all: bool) {
+        let Some(files) = self.files.as_mut().filter(|files| all || files.has_retired_journals()) else {
+            return;
+        };
+        if let Err(error) = files.retire_journals(all) {
+            self.reporter.storage_failed(&error);
         }
     }
 
@@ -455,7 +488,7 @@ impl Engine {
     }
 }
 
-fn new_chunk(key: StageKey, metadata: Metadata, file: bool, now: Now) -> Staged {
+pub(super) fn new_chunk(key: StageKey, metadata: Metadata, file: bool, now: Now) -> Staged {
     Staged {
         id: ChunkId::generate(now.wall),
         key,
@@ -472,7 +505,7 @@ fn new_chunk(key: StageKey, metadata: Metadata, file: bool, now: Now) -> Staged 
     }
 }
 
-fn write(
+pub(super) fn write(
     files: &mut FileStore,
     staged: &mut Staged,
     seal: bool,

@@ -18,6 +18,9 @@ const INBOX_LIMIT_KIB: usize = 16 << 10;
 /// How long a queued chunk keeps its staged name: one that is delivered within this time is unlinked without rename.
 const RENAME_AFTER: Duration = Duration::from_millis(250);
 
+/// How often to look for journals that can go.
+const RETIRE_EVERY: Duration = Duration::from_secs(1);
+
 /// What the handle asks of the thread.
 pub(super) enum Request {
     /// Store arrivals.
@@ -139,6 +142,7 @@ pub(super) fn start(engine: Engine, epoch: Instant) -> std::io::Result<ThreadLin
         closed: false,
         next_rename: None,
         next_sync: None,
+        next_retire: None,
     };
     let thread = std::thread::Builder::new().name("buffer".into()).spawn(move || owner.run())?;
     Ok(ThreadLink { inbox, queue, reader, thread: Some(thread) })
@@ -167,6 +171,8 @@ struct Owner {
     next_look: Option<Instant>,
     next_rename: Option<Instant>,
     next_sync: Option<Instant>,
+    /// Not a reason to wake: only looked at when there is other work.
+    next_retire: Option<Instant>,
 }
 
 impl Owner {
@@ -302,6 +308,10 @@ impl Owner {
         }
         if self.next_rename.is_none() && self.engine.has_unrenamed() {
             self.next_rename = Some(now + RENAME_AFTER);
+        }
+        if self.next_retire.is_none_or(|at| at <= now) {
+            self.next_retire = Some(now + RETIRE_EVERY);
+            self.engine.retire_journals(false);
         }
         if let Some(Fsync::Interval(interval)) = self.engine.fsync() {
             if self.next_sync.is_some_and(|at| at <= now) {

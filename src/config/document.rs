@@ -131,7 +131,7 @@ impl Document {
         self.labels.iter().find(|label| label.name == name)
     }
 
-    /// The configuration as Fluentd dumps it; see [`dump::dump`].
+    /// The configuration as Fluentd dumps it, secrets masked; `spec_of` finds what is declared about a plugin's section.
     pub fn dump(&self, spec_of: &dump::SpecOf<'_>) -> String {
         dump::dump(&self.root, spec_of)
     }

@@ -63,7 +63,7 @@ impl V1Parser<'_> {
             };
             self.take_code_faults(&mut cursor, outcome.as_ref().err().map(AsRef::as_ref));
             if let Err(error) = outcome {
-                self.report(&mut cursor, error);
+                self.report(&mut cursor, *error);
                 faults += 1;
                 if faults >= MAX_SYNTAX_FAULTS {
                     let span = cursor.span(cursor.mark());
@@ -79,7 +79,7 @@ impl V1Parser<'_> {
         }
     }
 
-    fn report(&mut self, cursor: &mut Cursor, error: Box<ParseError>) {
+    fn report(&mut self, cursor: &mut Cursor, error: ParseError) {
         let fault = self.diagnostics.fault(&cursor.span(error.at), error.message);
         fault.expected = error.expected;
         fault.got = error.got;

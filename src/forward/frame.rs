@@ -4,13 +4,12 @@
 //! not leaves a [`Walker`] behind, which goes on where the bytes ended, so that a large message is never scanned from
 //! its start again. Small Message-mode messages of one read are joined into one stream (peers.md, case c).
 
-use std::ops::Range;
-
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::inflate::{self, InflateError};
 use super::mode::{self, Dropped, EntryRules, InvalidEntry, Scan, TimeReading};
-use super::options::{Compression, OptionRanges, Options, text_range};
+use super::options::{Compression, Options};
+use super::wire::{Body, Kind, PlainMessage, Wire};
 use crate::event::msgpack::{self, Head, Malformed, Stop, Walker};
 use crate::event::{EventStream, EventTime, Tag, value};
 
@@ -420,115 +419,4 @@ fn packed(
     let torn_bytes = body.len() - scan.end;
     let mode = message.mode;
     Ok(Message { torn_bytes, ..entries(message, mode, tag, body, 0, scan) })
-}
-
-/// A message in Message mode that needs no second look: valid, without options that mean anything.
-struct PlainMessage {
-    tag: Range<usize>,
-    /// time and record, back to back
-    pair: Range<usize>,
-    end: usize,
-}
-
-impl PlainMessage {
-    #[inline]
-    fn read(bytes: &[u8], start: usize, limit_bytes: usize) -> Option<Self> {
-        let with_option = match bytes.get(start)? {
-            0x93 => false,
-            0x94 => true,
-            _ => return None,
-        };
-        let (tag, _) = text_range(bytes, start + 1)?;
-        let record_at = mode::clean_time(bytes, tag.end)?;
-        let record_end = mode::clean_record(bytes, record_at)?;
-        let end = match with_option {
-            false => record_end,
-            true if matches!(bytes.get(record_end), Some(0x80 | 0xc0)) => record_end + 1,
-            true => return None,
-        };
-        (end - start <= limit_bytes).then_some(Self { pair: tag.end..record_end, tag, end })
-    }
-}
-
-/// One value of the wire, as offsets.
-struct Wire {
-    kind: Kind,
-    end: usize,
-}
-
-#[allow(clippy::large_enum_variant, reason = "lives for one call; a box would allocate for each message")]
-enum Kind {
-    Nil,
-    Odd,
-    Message(Parts),
-}
-
-struct Parts {
-    /// The payload of a str or bin, or else the whole of what stands there.
-    tag: Result<Range<usize>, Range<usize>>,
-    options: OptionRanges,
-    body: Body,
-}
-
-enum Body {
-    Single { time: TimeReading, raw_time: Range<usize>, record: Range<usize> },
-    Entries { start: usize, scan: Scan },
-    Packed(Range<usize>),
-}
-
-impl Wire {
-    fn parse(bytes: &[u8], rules: &EntryRules) -> Result<Self, Stop> {
-        let (elements, tag_at) = match msgpack::head(bytes, 0)? {
-            (Head::Nil, end) => return Ok(Self { kind: Kind::Nil, end }),
-            (Head::Array(elements @ 2..), tag_at) => (elements, tag_at),
-            _ => return Ok(Self { kind: Kind::Odd, end: msgpack::skip(bytes, 0)? }),
-        };
-        let body_at = msgpack::skip(bytes, tag_at)?;
-        let tag = text_range(bytes, tag_at).map(|(range, _)| range).ok_or(tag_at..body_at);
-        let (body, used, body_end) = Body::parse(bytes, body_at, elements, rules)?;
-        let (options, options_end) = if elements > used {
-            OptionRanges::read(bytes, body_end)?
-        } else {
-            (OptionRanges::default(), body_end)
-        };
-        // Elements after the options are ignored.
-        let end = msgpack::skip_values(bytes, options_end, u64::from(elements.saturating_sub(used + 1)))?;
-        Ok(Self { kind: Kind::Message(Parts { tag, options, body }), end })
-    }
-}
-
-impl Body {
-    /// Reads from the second element on; answers the body, how many elements are used up with the tag, and its end.
-    fn parse(bytes: &[u8], at: usize, elements: u32, rules: &EntryRules) -> Result<(Self, u32, usize), Stop> {
-        match msgpack::head(bytes, at)? {
-            (Head::Array(count), start) => {
-                let scan = mode::scan_entries(bytes, start, Some(count), rules);
-                if let Some(stop) = scan.stop {
-                    return Err(stop);
-                }
-                let end = scan.end;
-                Ok((Self::Entries { start, scan }, 2, end))
-            }
-            (Head::Str(_) | Head::Bin(_), _) if !is_binary_time(bytes, at, elements) => {
-                let end = msgpack::skip(bytes, at)?;
-                let range = text_range(bytes, at).map_or(end..end, |(range, _)| range);
-                Ok((Self::Packed(range), 2, end))
-            }
-            _ => {
-                let record_at = msgpack::skip(bytes, at)?;
-                let time = mode::read_time(bytes, at, rules)?;
-                let record_end = if elements > 2 { msgpack::skip(bytes, record_at)? } else { record_at };
-                let body = Self::Single { time, raw_time: at..record_at, record: record_at..record_end };
-                Ok((body, elements.min(3), record_end))
-            }
-        }
-    }
-}
-
-/// The client fruently sends Message mode with the ten bytes of an EventTime as bin. Entries of just such ten bytes
-/// do not exist, so with a map as third element it can be told from packed entries.
-fn is_binary_time(bytes: &[u8], at: usize, elements: u32) -> bool {
-    elements >= 3
-        && matches!(msgpack::head(bytes, at), Ok((Head::Bin(10), data)) if mode::is_wrapped_ext(bytes, data))
-        && matches!(msgpack::head(bytes, at + 12), Ok((Head::Map(_), _)))
 }

@@ -10,6 +10,7 @@ mod frame;
 mod inflate;
 pub mod mode;
 mod options;
+mod wire;
 
 pub use frame::{
     Compressed, FrameError, FrameReader, Item, MESSAGE_SIZE_LIMIT_BYTES, Message, Mode, ReaderSettings,

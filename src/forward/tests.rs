@@ -504,3 +504,18 @@ proptest! {
         fuzz_frame_reader(&stream);
     }
 }
+
+/// The committed corpus of the fuzz target, without its engine.
+#[test]
+fn the_fuzz_corpus_is_read_the_same_in_one_piece_and_in_many() {
+    let mut inputs = 0;
+    for entry in std::fs::read_dir("fuzz/corpus/frame_reader").unwrap() {
+        let data = std::fs::read(entry.unwrap().path()).unwrap();
+        fuzz_frame_reader(&data);
+        for seed in [1, 2, 3, 13, 64] {
+            fuzz_frame_reader(&[&[seed], &data[1..]].concat());
+        }
+        inputs += 1;
+    }
+    assert!(inputs >= 30, "{inputs} inputs");
+}

@@ -323,8 +323,8 @@ mod tests {
                 "buffer_stage_byte_size",
                 "buffer_queue_byte_size",
                 "buffer_available_buffer_space_ratios",
-                "buffer_newest_timekey",
-                "buffer_oldest_timekey"
+                "buffer_oldest_timekey",
+                "buffer_newest_timekey"
             ]
         );
         assert_eq!(fields[0]["buffer_total_queued_size"], 50);

@@ -31,13 +31,13 @@ use futures_util::future::BoxFuture;
 use super::placeholder::{self, Template};
 use super::{Buffering, Output, OutputConfig, OutputContext, OutputPlugin, WriteError};
 use crate::buffer::{Chunk, ChunkKeys};
-use crate::config::{Diagnostics, Element, FromConfig as _, Seconds};
+use crate::config::{Diagnostics, Element, FromConfig as _, FsyncPolicy, OctalMode, Seconds};
 use crate::formatter::time_format::Zone;
 use crate::formatter::{self, Formatter, Scratch};
 use crate::pipeline::BuildError;
 use crate::telemetry::PluginMetrics;
 use path::{PathError, PathTemplate, TimeSlices};
-use writer::{FileWriter, WriteFault};
+use writer::{FileWriter, Permissions, WriteFault};
 
 /// `timekey` when the configuration is silent (Fluentd's default for this plugin): a day.
 const DEFAULT_TIMEKEY_SECONDS: i64 = 86_400;
@@ -199,6 +199,14 @@ impl OutputConfig for FileConfig {
         let keys = &self.slicing.keys;
         let template = |text: &str| Template::new(text, keys, self.slicing.zone.clone());
         writer::check_writable(&self.path.before).map_err(BuildError)?;
+        let mode = |mode: Option<OctalMode>, silent: u32| mode.map_or(silent, |mode| mode.0);
+        let silent = Permissions::default();
+        let permissions = Permissions {
+            file: mode(context.system.file_permission, silent.file),
+            directory: mode(context.system.dir_permission, silent.directory),
+        };
+        // Without `fsync ack` the events were confirmed before they were safe in the buffer either.
+        let sync = context.system.fsync == FsyncPolicy::Ack;
         Ok(Arc::new(FileOutput {
             plugin_id: context.plugin_id,
             metrics: context.metrics,
@@ -206,7 +214,7 @@ impl OutputConfig for FileConfig {
             formatter: self.formatter,
             before: template(&self.path.before),
             after: template(&self.path.after),
-            writer: Arc::new(FileWriter::new(self.params.append, true)),
+            writer: Arc::new(FileWriter::new(self.params.append, sync, permissions)),
         }))
     }
 

@@ -25,7 +25,7 @@ enum Part {
     /// Literal text with strftime codes; only with chunk key `time`.
     Time(TimeFormat),
     Tag,
-    TagPart(i64),
+    TagAt(i64),
     ChunkId,
     Field(String),
 }
@@ -64,7 +64,7 @@ impl Template {
         let part = match name {
             "chunk_id" if !self.parts.contains(&Part::ChunkId) => Some(Part::ChunkId),
             "tag" if keys.tag => Some(Part::Tag),
-            _ if keys.tag && tag_index(name).is_some() => tag_index(name).map(Part::TagPart),
+            _ if keys.tag && tag_index(name).is_some() => tag_index(name).map(Part::TagAt),
             _ if keys.fields.iter().any(|field| field == name) => Some(Part::Field(name.to_owned())),
             _ => None,
         };
@@ -97,7 +97,7 @@ impl Template {
                 }
                 Part::ChunkId => out.extend_from_slice(chunk.to_string().as_bytes()),
                 Part::Tag => out.extend_from_slice(checked("${tag}", tag(metadata))?),
-                Part::TagPart(index) => {
+                Part::TagAt(index) => {
                     let part = tag_part(tag(metadata), *index);
                     out.extend_from_slice(checked(&format!("${{tag[{index}]}}"), part)?);
                 }

@@ -132,6 +132,9 @@ pub struct ProcessInfo {
     pub root_dir: Option<String>,
 }
 
+/// Names and values of labels, in order.
+pub type MetricLabels = Vec<(String, String)>;
+
 /// The families of metrics that fluent-plugin-prometheus lets users label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricFamily {
@@ -150,7 +153,7 @@ pub struct Overview {
     plugins: RwLock<Vec<PluginView>>,
     process: RwLock<ProcessInfo>,
     samples: RwLock<Vec<Reading<Vec<Sample>>>>,
-    metric_labels: RwLock<Vec<(MetricFamily, Vec<(String, String)>)>>,
+    metric_labels: RwLock<Vec<(MetricFamily, MetricLabels)>>,
 }
 
 impl Overview {
@@ -197,14 +200,14 @@ impl Overview {
     }
 
     /// Labels that a `prometheus_*_monitor` source adds to the metrics of its family; the last source wins.
-    pub fn set_metric_labels(&self, family: MetricFamily, labels: Vec<(String, String)>) {
+    pub fn set_metric_labels(&self, family: MetricFamily, labels: MetricLabels) {
         let mut known = self.metric_labels.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         known.retain(|(of, _)| *of != family);
         known.push((family, labels));
     }
 
     /// The labels set for a family.
-    pub fn metric_labels(&self, family: MetricFamily) -> Vec<(String, String)> {
+    pub fn metric_labels(&self, family: MetricFamily) -> MetricLabels {
         let known = self.metric_labels.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         known.iter().find(|(of, _)| *of == family).map(|(_, labels)| labels.clone()).unwrap_or_default()
     }

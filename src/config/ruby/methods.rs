@@ -81,9 +81,6 @@ impl Evaluator<'_> {
             ("include?", [Value::Text(part)]) => Value::Bool(text.contains(part.as_str())),
             ("start_with?", [Value::Text(part)]) => Value::Bool(text.starts_with(part.as_str())),
             ("end_with?", [Value::Text(part)]) => Value::Bool(text.ends_with(part.as_str())),
-            ("split", []) => texts(text.split_whitespace()),
-            ("split", [Value::Text(separator)]) if separator == " " => texts(text.split_whitespace()),
-            ("split", [Value::Text(separator)]) if !separator.is_empty() => split(text, separator),
             ("sub", [Value::Text(from), Value::Text(to)]) => Value::Text(text.replacen(from.as_str(), to, 1)),
             ("gsub", [Value::Text(from), Value::Text(to)]) if !from.is_empty() => {
                 let grown = text.len().saturating_add(text.matches(from.as_str()).count() * to.len());
@@ -97,23 +94,7 @@ impl Evaluator<'_> {
             {
                 Value::Text(text.replace(from.as_str(), to))
             }
-            ("[]", [Value::Integer(at)]) => {
-                slice(Value::Text(text.into()), *at, *at, false).unwrap_or(Value::Nil)
-            }
-            ("[]", [Value::Text(part)]) => {
-                if text.contains(part.as_str()) {
-                    Value::Text(part.clone())
-                } else {
-                    Value::Nil
-                }
-            }
-            ("[]", [Value::Integer(from), Value::Integer(count)]) if *count >= 0 => {
-                let to = from.saturating_add(*count);
-                let end = if *from < 0 && to >= 0 { -1 } else { to };
-                let exclusive = end != -1 || to == -1;
-                slice(Value::Text(text.into()), *from, end, exclusive).unwrap_or(Value::Nil)
-            }
-            _ => return Ok(None),
+            _ => return Ok(text_part(text, name, arguments)),
         }))
     }
 
@@ -228,6 +209,32 @@ impl Evaluator<'_> {
             .collect();
         Ok(texts?.join(separator))
     }
+}
+
+/// Methods that take a text apart.
+fn text_part(text: &str, name: &str, arguments: &[Value]) -> Option<Value> {
+    Some(match (name, arguments) {
+        ("split", []) => texts(text.split_whitespace()),
+        ("split", [Value::Text(separator)]) if separator == " " => texts(text.split_whitespace()),
+        ("split", [Value::Text(separator)]) if !separator.is_empty() => split(text, separator),
+        ("[]", [Value::Integer(at)]) => {
+            slice(Value::Text(text.into()), *at, *at, false).unwrap_or(Value::Nil)
+        }
+        ("[]", [Value::Text(part)]) => {
+            if text.contains(part.as_str()) {
+                Value::Text(part.clone())
+            } else {
+                Value::Nil
+            }
+        }
+        ("[]", [Value::Integer(from), Value::Integer(count)]) if *count >= 0 => {
+            let to = from.saturating_add(*count);
+            let end = if *from < 0 && to >= 0 { -1 } else { to };
+            let exclusive = end != -1 || to == -1;
+            slice(Value::Text(text.into()), *from, end, exclusive).unwrap_or(Value::Nil)
+        }
+        _ => return None,
+    })
 }
 
 /// Methods of every value.

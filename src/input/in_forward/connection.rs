@@ -79,20 +79,7 @@ pub(super) async fn serve(
     shared.counters.open.fetch_add(1, Ordering::Relaxed);
     // A socket that cannot be tuned works all the same, only its vanished peers stay longer.
     let _ = listener::tune(&stream, shared.settings.keepalive_time);
-    let mut connection = Connection {
-        reader: FrameReader::new(shared.settings.reader),
-        stream,
-        peer: peer.ip().to_canonical(),
-        shared: Arc::clone(&shared),
-        buffer: BytesMut::new(),
-        read_bytes: READ_MIN_BYTES,
-        held: None,
-        replies: Replies::new(),
-        spoke: false,
-        since: Instant::now(),
-        stop,
-        read_until: None,
-    };
+    let mut connection = Connection::new(stream, peer.ip().to_canonical(), Arc::clone(&shared), stop);
     let end = match connection.run().await {
         End::Stopping => connection.drain().await,
         end => end,
@@ -101,7 +88,7 @@ pub(super) async fn serve(
     shared.counters.open.fetch_sub(1, Ordering::Relaxed);
 }
 
-struct Connection {
+pub(super) struct Connection {
     stream: TcpStream,
     peer: IpAddr,
     shared: Arc<Shared>,
@@ -123,6 +110,28 @@ struct Connection {
 }
 
 impl Connection {
+    pub(super) fn new(
+        stream: TcpStream,
+        peer: IpAddr,
+        shared: Arc<Shared>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            reader: FrameReader::new(shared.settings.reader),
+            stream,
+            peer,
+            shared,
+            buffer: BytesMut::new(),
+            read_bytes: READ_MIN_BYTES,
+            held: None,
+            replies: Replies::new(),
+            spoke: false,
+            since: Instant::now(),
+            stop,
+            read_until: None,
+        }
+    }
+
     /// Reads and takes in until something ends it.
     async fn run(&mut self) -> End {
         loop {
@@ -358,4 +367,25 @@ async fn sleep_until(deadline: Option<Instant>) {
 fn now() -> EventTime {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     EventTime::Ext { seconds: since.as_secs() as u32, nanoseconds: since.subsec_nanos() }
+}
+
+#[cfg(test)]
+impl Connection {
+    /// As if it had been silent since `since`, after it had spoken or not.
+    pub(super) fn pretend(&mut self, spoke: bool, since: Instant) {
+        (self.spoke, self.since) = (spoke, since);
+    }
+
+    /// Reads once; answers when patience with the peer ends now.
+    pub(super) async fn read_for_test(&mut self) -> Option<Instant> {
+        self.buffer.clear();
+        while self.buffer.is_empty() {
+            self.serve_one_read().await.unwrap();
+        }
+        self.patience().0
+    }
+
+    pub(super) fn patience_for_test(&self) -> Option<Instant> {
+        self.patience().0
+    }
 }

@@ -329,9 +329,12 @@ async fn stopping_sends_acks_owed_then_fin_and_stores_what_still_comes() {
     sink.holding.send_replace(false);
     let (answer, end) = read_to_end(&mut client).await;
     assert_eq!((answer, end.is_ok()), (ack("1"), true));
-    client.write_all(&message("late", None)).await.unwrap();
+    // Stored without an answer, which would have nowhere to go.
+    client.write_all(&message("late", Some("2"))).await.unwrap();
+    sink.events(2).await;
+    client.write_all(&message("later", None)).await.unwrap();
+    assert_eq!(sink.events(3).await, [("a".into(), 1), ("late".into(), 1), ("later".into(), 1)]);
     drop((client, idle));
-    assert_eq!(sink.events(2).await, [("a".into(), 1), ("late".into(), 1)]);
     tokio::time::timeout(PATIENCE, stopped).await.expect("in time").unwrap();
     assert!(TcpStream::connect(address).await.is_err());
 }
@@ -421,6 +424,25 @@ async fn large_and_compressed_messages_under_load() {
     lab.sink.events(3 * 1_000_001).await;
     lab.until_figure("tributary_forward_connections", 0.0).await;
     assert_eq!(memory.used_bytes(), 0);
+}
+
+/// Patience with an unfinished message counts from its first byte, however long the connection was idle before.
+#[tokio::test]
+async fn a_late_message_has_its_time() {
+    let lab = Lab::start(Recorder::default(), &[]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stream, peer) = listener.accept().await.unwrap();
+    let stop = lab.input.stop.subscribe();
+    let mut connection = connection::Connection::new(stream, peer.ip(), Arc::clone(&lab.input.shared), stop);
+    let start = Instant::now();
+    assert!(connection.patience_for_test().unwrap() <= start + Duration::from_secs(300));
+    connection.pretend(true, start);
+    assert_eq!(connection.patience_for_test(), None);
+    let long_ago = start.checked_sub(Duration::from_secs(100)).unwrap_or(start);
+    connection.pretend(true, long_ago);
+    client.write_all(b"\x93\xa1").await.unwrap();
+    assert!(connection.read_for_test().await.unwrap() >= start + Duration::from_secs(60));
 }
 
 /// What an idle connection costs beside the kernel's socket (F10, issue: below 4 KB).

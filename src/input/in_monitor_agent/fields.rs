@@ -60,8 +60,8 @@ pub(super) fn plugin_fields(view: &PluginView, include: Include) -> Map<String, 
         put("buffer_queue_byte_size", json!(stats.queue_bytes));
         put("buffer_available_buffer_space_ratios", json!(available_percent(stats)));
         if let (Some(oldest), Some(newest)) = (stats.timekeys.first(), stats.timekeys.last()) {
-            put("buffer_newest_timekey", json!(newest));
             put("buffer_oldest_timekey", json!(oldest));
+            put("buffer_newest_timekey", json!(newest));
         }
     }
     for (name, value) in view.fields.as_ref().map(|reading| reading()).unwrap_or_default() {

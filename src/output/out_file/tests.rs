@@ -134,7 +134,7 @@ fn check_next_index(row: &Json) {
     let (before, after) =
         row["params"]["template"].as_str().expect("text").split_once("_**").expect("a mark");
     let before = directory.path().join(before);
-    let writer = FileWriter::new(false, true);
+    let writer = FileWriter::new(false, true, Permissions::default());
     let body: writer::Body<'_> = &mut |sink| sink.write_all(b"new").map(|()| 0).map_err(WriteFault::Io);
     let before = before.to_str().expect("UTF-8").as_bytes();
     writer.write(before, after.as_bytes(), ChunkId([1; 16]), true, body).expect("written");

@@ -18,9 +18,21 @@ use crate::buffer::ChunkId;
 use crate::formatter::FormatError;
 use crate::output::WriteError;
 
-/// Permission bits of new files and directories (before the umask), Fluentd's defaults.
-const FILE_MODE: u32 = 0o644;
-const DIRECTORY_MODE: u32 = 0o755;
+/// Permission bits of new files and directories (before the umask).
+#[derive(Clone, Copy, Debug)]
+pub struct Permissions {
+    /// Of files.
+    pub file: u32,
+    /// Of directories.
+    pub directory: u32,
+}
+
+impl Default for Permissions {
+    /// Fluentd's defaults.
+    fn default() -> Self {
+        Self { file: 0o644, directory: 0o755 }
+    }
+}
 
 /// Appends to different files go on side by side; those to one file wait for each other. A fixed number of locks, shared
 /// by hash, so that the number of paths costs no memory.
@@ -120,14 +132,15 @@ pub type Body<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<u64, WriteFault>
 pub struct FileWriter {
     append: bool,
     sync: bool,
+    permissions: Permissions,
     append_locks: [Mutex<()>; APPEND_LOCKS],
     hasher: RandomState,
 }
 
 impl FileWriter {
     /// `sync`: a chunk counts as written only when it is on stable storage.
-    pub fn new(append: bool, sync: bool) -> Self {
-        Self { append, sync, append_locks: Default::default(), hasher: RandomState::new() }
+    pub fn new(append: bool, sync: bool, permissions: Permissions) -> Self {
+        Self { append, sync, permissions, append_locks: Default::default(), hasher: RandomState::new() }
     }
 
     /// Writes one chunk to the file named by the two halves of its path.
@@ -165,7 +178,7 @@ impl FileWriter {
         if missing.is_empty() {
             return Ok(());
         }
-        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)?;
+        DirBuilder::new().recursive(true).mode(self.permissions.directory).create(directory)?;
         for made in missing {
             self.sync_directory_of(made)?;
         }
@@ -185,7 +198,7 @@ impl FileWriter {
         let lock = self.append_locks.get(self.lock_index(path)).map(Mutex::lock);
         let _guard = lock.map(|guard| guard.unwrap_or_else(PoisonError::into_inner));
         let mut options = OpenOptions::new();
-        options.read(true).append(true).create(true).mode(FILE_MODE);
+        options.read(true).append(true).create(true).mode(self.permissions.file);
         let mut file = lock_file(options.open(path).map_err(WriteFault::Io)?, path)?;
         let is_new = file.length().map_err(WriteFault::Io)? == 0;
         let answer = append_whole(&mut *file, lines, self.sync, body)?;
@@ -222,7 +235,7 @@ impl FileWriter {
 
     fn write_beside(&self, beside: &Path, body: Body<'_>) -> Result<u64, WriteFault> {
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(FILE_MODE);
+        options.write(true).create(true).truncate(true).mode(self.permissions.file);
         let mut file = options.open(beside).map_err(WriteFault::Io)?;
         let answer = body(&mut file)?;
         if self.sync {

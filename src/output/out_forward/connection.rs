@@ -52,11 +52,11 @@ pub enum ConnectionError {
         /// It had carried chunks before.
         reused: bool,
     },
-    /// The system ended it: nobody acknowledged sent bytes in time, or the route is gone.
+    /// The system ended it: the route is gone.
     #[error("connection lost: {0}")]
     Lost(String),
-    /// The peer takes no bytes.
-    #[error("the peer took no bytes within the send progress deadline")]
+    /// Nobody acknowledged sent bytes in time, or the peer's window stayed closed.
+    #[error("no send progress within the deadline")]
     Stalled,
     /// No ack in time.
     #[error("no response from node")]
@@ -255,11 +255,7 @@ impl Driver {
                     self.ask(now);
                     continue;
                 }
-                Verdict::Stalled => match self.nudge() {
-                    Ok(true) => continue,
-                    Ok(false) => return End::Failed(ConnectionError::Stalled),
-                    Err(end) => return end,
-                },
+                Verdict::Stalled => return End::Failed(ConnectionError::Stalled),
                 Verdict::Unanswered => return End::Failed(ConnectionError::Unanswered),
             };
             if self.exchange.is_idle() {
@@ -333,21 +329,6 @@ impl Driver {
             }
         }
         Ok(())
-    }
-
-    /// One write past the runtime's idea of "writable": the kernel reports that only when a third of its buffer is
-    /// free, while a slow peer may have taken some bytes. Returns whether it did.
-    fn nudge(&mut self) -> Result<bool, End> {
-        let slices: Vec<IoSlice<'_>> =
-            self.outgoing.iter().take(SLICES_MAX).map(|piece| IoSlice::new(piece)).collect();
-        match socket2::SockRef::from(&self.stream).send_vectored(&slices) {
-            Ok(length) => {
-                self.wrote(length);
-                Ok(length > 0)
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(failure(&error)),
-        }
     }
 
     fn wrote(&mut self, length: usize) {
@@ -480,12 +461,13 @@ fn not_an_ack(error: AckError) -> ConnectionError {
     }
 }
 
-/// A reset is the peer's close; anything else (no acknowledgement within TCP_USER_TIMEOUT, no route) is the network.
+/// A reset is the peer's close, a time-out (TCP_USER_TIMEOUT) a peer that takes nothing, anything else the network.
 fn failure(error: &io::Error) -> End {
     match error.kind() {
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
             End::Closed
         }
+        io::ErrorKind::TimedOut => End::Failed(ConnectionError::Stalled),
         _ => End::Failed(ConnectionError::Lost(error.to_string())),
     }
 }

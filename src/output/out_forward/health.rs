@@ -6,7 +6,7 @@
 //! | a connect probe or datagram was answered | up | probing; up after `recover_wait` | stays: an accept proves nothing (F9) |
 //! | an empty message was acknowledged | up | up | trial: one chunk at a time, up at its ack |
 //! | a connect is slow, a connection ended with chunks on it | suspect | stays | stays |
-//! | connect refused or timed out, probe unanswered | down, unreachable | stays, the wait begins again | stays |
+//! | connect refused or timed out, probe unanswered | down, unreachable | stays, the wait begins again | unreachable; back as a trial |
 //! | no ack in time, no send progress, nonsense | down, mute | down, mute | stays; a failed trial doubles the waits |
 //!
 //! Suspect: used only when nobody better is there.
@@ -114,6 +114,8 @@ pub struct Health {
     ask_wait: Duration,
     trial_wait: Duration,
     closes: u32,
+    /// It was mute and has confirmed nothing since: connects alone bring it back for a trial only.
+    doubtful: bool,
     unreachable_since: Option<Instant>,
     confirmed_at: Option<Instant>,
 }
@@ -125,6 +127,7 @@ impl Default for Health {
             ask_wait: ASK_WAIT_MIN,
             trial_wait: TRIAL_WAIT_MIN,
             closes: 0,
+            doubtful: false,
             unreachable_since: None,
             confirmed_at: None,
         }
@@ -221,7 +224,7 @@ impl Health {
         if let State::Probing { since } = self.state {
             // One interval earlier, because the peer may have been back for that long before the first probe saw it.
             if alone || now + policy.heartbeat_interval >= since + policy.recover_wait {
-                self.state = State::Up;
+                self.state = if self.doubtful { State::Trial } else { State::Up };
             }
         }
     }
@@ -242,10 +245,10 @@ impl Health {
     }
 
     fn unreachable(&mut self, now: Instant) {
-        if !self.is_mute() {
-            self.unreachable_since = Some(now);
-            self.state = State::Unreachable;
-        }
+        // Also when it was mute: whatever hung is gone, so what answers next is something else, or the same for which
+        // `doubtful` allows a trial only.
+        self.unreachable_since = Some(now);
+        self.state = State::Unreachable;
     }
 
     fn mute(&mut self, now: Instant, policy: &HealthPolicy) {
@@ -257,6 +260,7 @@ impl Health {
             // Nobody asks either: the trial is all there is, so it comes sooner.
             self.trial_wait = self.trial_wait.min(policy.recover_wait.max(ASK_WAIT_MIN));
         }
+        self.doubtful = true;
         self.state = State::Mute { ask_at: now + self.ask_wait, trial_at: now + self.trial_wait };
         self.ask_wait = (self.ask_wait * 2).min(ASK_WAIT_MAX);
         self.trial_wait = (self.trial_wait * 2).min(TRIAL_WAIT_MAX);
@@ -370,6 +374,19 @@ mod tests {
         assert!(health.ask_due(start + 33 * SECOND));
         assert_eq!(health.standing(start + 150 * SECOND, false, &policy), Standing::Down);
         assert_eq!(health.standing(start + 151 * SECOND, false, &policy), Standing::Trial);
+    }
+
+    #[test]
+    fn a_mute_peer_that_became_unreachable_returns_for_a_trial() {
+        let (mut health, start, policy) = (Health::default(), Instant::now(), policy());
+        health.observe(Evidence::Mute, start, false, &policy);
+        health.observe(Evidence::Unreachable, start + SECOND, false, &policy);
+        health.observe(Evidence::Reachable, start + 2 * SECOND, false, &policy);
+        let back = start + 11 * SECOND;
+        assert_eq!(health.observe(Evidence::Reachable, back, false, &policy), Some(Change::Recovered));
+        assert_eq!(health.standing(back, false, &policy), Standing::Trial);
+        health.observe(Evidence::Confirmed, back, false, &policy);
+        assert_eq!(health.standing(back, false, &policy), Standing::Up);
     }
 
     #[test]

@@ -45,13 +45,11 @@ pub async fn watch(node: Arc<Node>, roster: Arc<Roster>) {
                     }
                 }
             },
-            ProbeKind::Ask => {
-                if ask(&node).await {
-                    node.observe(Evidence::Answered, "answer to an empty message");
-                } else {
-                    roster.fleet().ask_failed(node.id, Instant::now());
-                }
-            }
+            ProbeKind::Ask => match ask(&node).await {
+                Answer::Given => node.observe(Evidence::Answered, "answer to an empty message"),
+                Answer::Missing => roster.fleet().ask_failed(node.id, Instant::now()),
+                Answer::Unreachable(error) => node.probe_failed(started, &error),
+            },
         }
     }
 }
@@ -93,16 +91,25 @@ async fn datagram(address: SocketAddr, interval: Duration) -> io::Result<()> {
 
 /// Whether the peer acknowledges a message without events (or, never having acknowledged anything, reads it to the
 /// end and closes). Connecting proves nothing for a peer that hangs (F9), and a real chunk would be stuck with it.
-async fn ask(node: &Node) -> bool {
-    let Some(tag) = node.last_tag() else { return false };
-    timeout(ASK_DEADLINE, answers(node, &Message::empty(&tag))).await.unwrap_or(false)
+async fn ask(node: &Node) -> Answer {
+    let Some(tag) = node.last_tag() else { return Answer::Missing };
+    let mut stream = match dial::dial(node.address, &dial_options(node)).await {
+        Ok(stream) => stream,
+        Err(error) => return Answer::Unreachable(error.to_string()),
+    };
+    let message = Message::empty(&tag);
+    let conversation = converse(&mut stream, node.peer_acks(), &message);
+    let answered = matches!(timeout(ASK_DEADLINE, conversation).await, Ok(Ok(true)));
+    dial::reset_on_close(&stream);
+    if answered { Answer::Given } else { Answer::Missing }
 }
 
-async fn answers(node: &Node, message: &Message) -> bool {
-    let Ok(mut stream) = dial::dial(node.address, &dial_options(node)).await else { return false };
-    let answered = converse(&mut stream, node.peer_acks(), message).await.unwrap_or(false);
-    dial::reset_on_close(&stream);
-    answered
+/// What a mute peer did when it was asked.
+enum Answer {
+    Given,
+    Missing,
+    /// It cannot even be connected to any more.
+    Unreachable(String),
 }
 
 async fn converse(stream: &mut TcpStream, acks: PeerAcks, message: &Message) -> io::Result<bool> {

@@ -43,6 +43,8 @@ enum Manner {
     WrongId,
     /// Acknowledges one message and closes, whatever else is there.
     OnePerConnection,
+    /// Acknowledges the first message of a connection and closes when the second comes.
+    ClosesOnSecond,
     /// Reads so slowly that the sender has to wait, but never stops.
     ReadsSlowly,
     /// Begins with a handshake.
@@ -146,6 +148,7 @@ async fn serve(mut stream: TcpStream, state: Arc<PeerState>) {
     let mut manner = *state.manner.lock().expect("lock");
     let mut buffer = Vec::new();
     let mut owed: Vec<Vec<u8>> = Vec::new();
+    let mut served = 0;
     if manner == Manner::Hello {
         let _ = stream.write_all(b"\x92\xa4HELO\x80").await;
     }
@@ -172,6 +175,10 @@ async fn serve(mut stream: TcpStream, state: Arc<PeerState>) {
         buffer.extend_from_slice(&chunk[..length]);
         while let Some((end, text, has_events)) = message(&buffer) {
             buffer.drain(..end);
+            if manner == Manner::ClosesOnSecond && served > 0 {
+                return;
+            }
+            served += 1;
             if has_events {
                 state.chunks.lock().expect("lock").push(text.clone());
             }
@@ -514,6 +521,21 @@ async fn a_peer_that_takes_one_chunk_per_connection_is_learned() {
     flow(&output, 60..100, 4).await;
     assert_eq!(peer.got().len() - before, 40, "nothing is sent twice once it is known");
     assert_eq!(healthy(&output), 1);
+}
+
+/// A connection that ends under its second chunk: the chunk takes a new one to the same peer, in the same attempt, and
+/// after two such ends every chunk gets a connection of its own.
+#[tokio::test]
+async fn a_chunk_on_a_used_connection_gets_a_second_chance() {
+    let peer = Peer::start(Manner::ClosesOnSecond).await;
+    let mut settings = settings_for(&[peer.address]);
+    settings.health.heartbeat = HeartbeatKind::None;
+    let output = start(settings);
+    for number in 0..10 {
+        output.write(chunk(number)).await.expect("the only peer acknowledges over a new connection");
+    }
+    assert_eq!(repeats(&[&peer], 10), 0);
+    assert_eq!(peer.connections(), 10);
 }
 
 /// More bytes than the socket buffers hold.
