@@ -36,6 +36,7 @@ mod settings;
 mod split;
 mod storage;
 mod thread;
+mod upkeep;
 
 #[cfg(test)]
 mod crash_tests;

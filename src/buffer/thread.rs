@@ -37,8 +37,8 @@ pub(super) enum Request {
     SetAside(ChunkId, String),
     /// Queue everything staged.
     EnqueueAll,
-    /// Something changed in the queue.
-    Look,
+    /// A taken chunk waits again.
+    PutBack,
     /// Refuse appends from now on.
     Close { flush: bool, reply: oneshot::Sender<()> },
 }
@@ -204,7 +204,7 @@ impl Owner {
                 Request::Unreadable(id) => self.engine.set_unreadable_aside(id),
                 Request::SetAside(id, reason) => self.engine.set_aside(id, &reason),
                 Request::EnqueueAll => enqueue = Enqueue::All,
-                Request::Look => {}
+                Request::PutBack => self.engine.published = true,
                 Request::Close { flush, reply } => {
                     closing = Some(flush);
                     self.closed = true;
@@ -306,8 +306,8 @@ impl Owner {
             self.engine.rename_waiting();
             self.next_rename = None;
         }
-        if self.next_rename.is_none() && self.engine.has_unrenamed() {
-            self.next_rename = Some(now + RENAME_AFTER);
+        if std::mem::take(&mut self.engine.published) {
+            self.next_rename = self.next_rename.or(Some(now + RENAME_AFTER));
         }
         if self.next_retire.is_none_or(|at| at <= now) {
             self.next_retire = Some(now + RETIRE_EVERY);

@@ -41,6 +41,8 @@ pub(super) fn load(path: &Path, additions: Additions<'_>, diagnostics: &mut Diag
         strict: additions.strict,
         workers: additions.workers,
         include_dir: (!include_dir.is_empty()).then(|| PathBuf::from(include_dir)),
+        // The only worker that exists, as in a Fluentd with one worker.
+        worker_id: Some(0),
         ..config::LoadOptions::default()
     };
     let mut document = config::load(path, &options, diagnostics)?;
