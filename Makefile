@@ -29,23 +29,9 @@ perf: ## CPU, throughput and memory of the cases in docs/PERFORMANCE.md (PERF_CA
 	@scripts/install.sh build
 	cargo bench --locked --bench cases
 
-soak-crash: ## 5 M events, both forwarders killed in turn, judged by the oracle (docs/RELIABILITY.md)
-	@scripts/install.sh build
-	CRASH_EVENTS=5000000 CRASH_VICTIMS=both CRASH_KILLS=6 \
-	cargo test --locked --release --test integration crash::kill_first -- --nocapture
-
-faults: ## lost upstreams and kill -9, with what happened when
-	@scripts/install.sh test
-	cargo test --locked --release --test integration -- --test-threads=1 --nocapture lab:: crash::
-
-soak-crash: ## kill -9 of both forwarders in turn under 5 M events (docs/RELIABILITY.md)
-	@scripts/install.sh build
-	CRASH_EVENTS=5000000 CRASH_KILLS=10 CRASH_VICTIMS=both \
-	  cargo test --locked --release --test integration -- --nocapture crash::
-
-perf: ## CPU, throughput and memory of the cases a to d (docs/PERFORMANCE.md)
-	@scripts/install.sh build
-	cargo bench --locked --bench cases
+soak-crash: build ## 5 M events, both forwarders killed in turn, judged by the oracle (docs/RELIABILITY.md)
+	TRIBUTARY_BIN="$(CURDIR)/$(BINARY)" CRASH_EVENTS=5000000 CRASH_VICTIMS=both CRASH_KILLS=6 \
+	cargo test --locked --test integration crash::kill_first -- --nocapture
 
 clean: ## what was built and installed here
 	rm -rf target fuzz/target .cache
