@@ -200,7 +200,8 @@ impl Sink for Router {
         }
         let rejecting = std::mem::take(&mut dispatch.rejecting);
         let rejected = std::mem::take(&mut dispatch.rejected);
-        let errors = if rejected.is_empty() { None } else { self.errors.send(rejected, dispatch.labels_passed) };
+        let errors =
+            if rejected.is_empty() { None } else { self.errors.send(rejected, dispatch.labels_passed) };
         let count = dispatch.answers;
         let (places, pending): (Vec<_>, Vec<_>) =
             dispatch.groups.into_iter().map(|group| (group.places, group.sink.emit(group.arrivals))).unzip();
