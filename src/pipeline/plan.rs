@@ -348,6 +348,8 @@ pub fn spec_of(path: &[&Element]) -> Option<&'static SectionSpec> {
     match section.name.as_str() {
         "source" => INPUTS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
         "filter" => FILTERS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
+        "match" | "store" if type_name == Some("copy") => Some(&CopyParams::SPEC),
+        "match" | "store" if type_name == Some("relabel") => Some(&RelabelParams::SPEC),
         "match" | "store" => OUTPUTS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
         "buffer" => Some(&buffer_section::BufferParams::SPEC),
         _ => None,
