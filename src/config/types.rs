@@ -170,8 +170,10 @@ impl FromConfig for SizeBytes {
     fn surprise(text: &str) -> Option<String> {
         let rest = text.trim().trim_start_matches(|c: char| c.is_ascii_digit());
         // `8MB` and `8MiB` are what they look like.
-        if matches!(rest.to_ascii_lowercase().as_str(), "" | "k" | "m" | "g" | "t" | "kb" | "mb" | "gb" | "tb")
-            || rest.to_ascii_lowercase().ends_with("ib")
+        if matches!(
+            rest.to_ascii_lowercase().as_str(),
+            "" | "k" | "m" | "g" | "t" | "kb" | "mb" | "gb" | "tb"
+        ) || rest.to_ascii_lowercase().ends_with("ib")
         {
             return None;
         }
@@ -215,7 +217,10 @@ impl FromConfig for Seconds {
             return None;
         }
         let read = Self::from_config(text, false).ok()?;
-        Some(format!("is read as {} s: write whole numbers with s, m, h or d, or a plain number of seconds", read.0))
+        Some(format!(
+            "is read as {} s: write whole numbers with s, m, h or d, or a plain number of seconds",
+            read.0
+        ))
     }
 }
 

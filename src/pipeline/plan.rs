@@ -163,7 +163,11 @@ impl Checker<'_> {
     }
 
     fn output(&mut self, element: &Element, reserved: &Reserved) -> Option<OutputPlan> {
-        match reserved.type_name.as_str() {
+        let name = reserved.type_name.as_str();
+        if let ("copy" | "relabel", Some(section)) = (name, element.child("buffer")) {
+            buffer_section::refuse(section, name, self.diagnostics);
+        }
+        match name {
             "copy" => self.copy(element, reserved),
             "relabel" => self.relabel(element, reserved),
             _ => self.plain_output(element, reserved),
