@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 BINARY := target/release/tributary
 
-.PHONY: run build test fuzz perf soak-crash clean help
+.PHONY: run build test fuzz perf soak-crash faults clean help
 
 run: build ## build, start conf/quickstart.conf, show what arrives
 	@printf '\n  tributary listens on 127.0.0.1:24224 and prints each event as a line of JSON. Ctrl-C ends it.\n'
@@ -35,17 +35,8 @@ soak-crash: ## 5 M events, both forwarders killed in turn, judged by the oracle 
 	cargo test --locked --release --test integration crash::kill_first -- --nocapture
 
 faults: ## lost upstreams and kill -9, with what happened when
-	@scripts/install.sh test
+	@scripts/install.sh lab
 	cargo test --locked --release --test integration -- --test-threads=1 --nocapture lab:: crash::
-
-soak-crash: ## kill -9 of both forwarders in turn under 5 M events (docs/RELIABILITY.md)
-	@scripts/install.sh build
-	CRASH_EVENTS=5000000 CRASH_KILLS=10 CRASH_VICTIMS=both \
-	  cargo test --locked --release --test integration -- --nocapture crash::
-
-perf: ## CPU, throughput and memory of the cases a to d (docs/PERFORMANCE.md)
-	@scripts/install.sh build
-	cargo bench --locked --bench cases
 
 clean: ## what was built and installed here
 	rm -rf target fuzz/target .cache
