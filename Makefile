@@ -29,14 +29,14 @@ perf: ## CPU, throughput and memory of the cases in docs/PERFORMANCE.md (PERF_CA
 	@scripts/install.sh build
 	cargo bench --locked --bench cases
 
-soak-crash: ## 5 M events, both forwarders killed in turn, judged by the oracle (docs/RELIABILITY.md)
-	@scripts/install.sh build
-	CRASH_EVENTS=5000000 CRASH_VICTIMS=both CRASH_KILLS=6 \
-	cargo test --locked --release --test integration crash::kill_first -- --nocapture
-
-faults: ## lost upstreams and kill -9, with what happened when
+faults: build ## lost upstreams and kill -9, with what happened when
 	@scripts/install.sh lab
-	cargo test --locked --release --test integration -- --test-threads=1 --nocapture lab:: crash::
+	TRIBUTARY_BIN="$(CURDIR)/$(BINARY)" \
+	cargo test --locked --test integration -- --test-threads=1 --nocapture lab:: crash::
+
+soak-crash: build ## 5 M events, both forwarders killed in turn, judged by the oracle (docs/RELIABILITY.md)
+	TRIBUTARY_BIN="$(CURDIR)/$(BINARY)" CRASH_EVENTS=5000000 CRASH_VICTIMS=both CRASH_KILLS=6 \
+	cargo test --locked --test integration crash::kill_first -- --nocapture
 
 clean: ## what was built and installed here
 	rm -rf target fuzz/target .cache

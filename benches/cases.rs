@@ -104,7 +104,7 @@ fn main() {
         value.parse::<u64>().unwrap_or_else(|_| panic!("{name} must be a number, got {value:?}"))
     };
     let (events, runs) = (number("PERF_EVENTS", "2000000"), number("PERF_RUNS", "3").max(1));
-    println!("{events} events a run, median of {runs}; every event counted at the end\n");
+    println!("{events} events a run, median of {runs}; every event counted at the end (case a: every ack)\n");
     println!("| case | CPU s / M events | events / s | peak MiB |\n|---|---|---|---|");
     for letter in text("PERF_CASES", "abcd").chars() {
         let case = Case::from_letter(letter);

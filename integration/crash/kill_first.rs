@@ -143,13 +143,14 @@ impl Plan {
 
 /// The two forwarders, each with its configuration, so that they can be started again.
 struct Chain {
-    room: Room,
     first_port: u16,
     first: Process,
     second: Process,
     first_configuration: String,
     second_configuration: String,
     second_port: u16,
+    /// Last, so that the processes can still show their logs when they are dropped.
+    room: Room,
 }
 
 impl Chain {
@@ -167,7 +168,7 @@ impl Chain {
         wait_for_port(second_port);
         let first = room.tributary("first", &first_configuration);
         wait_for_port(first_port);
-        Self { room, first_port, first, second, first_configuration, second_configuration, second_port }
+        Self { first_port, first, second, first_configuration, second_configuration, second_port, room }
     }
 
     /// SIGKILL and a new start at once; returns how long nobody listened.

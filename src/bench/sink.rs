@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -360,11 +360,6 @@ impl Peer {
         self.acks.clear();
         result
     }
-}
-
-/// A flag for callers that never stop a run from outside.
-pub fn never() -> Arc<AtomicBool> {
-    Arc::new(AtomicBool::new(false))
 }
 
 #[cfg(test)]

@@ -33,6 +33,9 @@ impl Engine {
         let state = if file.renamed { State::Queued } else { State::Staged };
         let path = reader.places.chunk(state, id);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if let Some(files) = &mut self.files {
+            files.forget(id);
+        }
         match reader.set_file_aside(&name) {
             Ok(to) => tracing::error!(
                 plugin_id = %self.config.plugin_id,

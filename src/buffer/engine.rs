@@ -17,7 +17,7 @@ use super::metadata::StageKey;
 use super::places::State;
 use super::queue::Queue;
 use super::report::Reporter;
-use super::{Append, AppendError, BufferConfig, ChunkId, FlushMode, Fsync, Metadata, OverflowAction};
+use super::{Append, AppendError, BufferConfig, ChunkId, FlushMode, Metadata, OverflowAction};
 
 /// Up to so many staged chunks, ages are told after every round rather than at every look.
 const FEW_CHUNKS: usize = 64;
@@ -96,12 +96,16 @@ pub(super) struct Engine {
     pub(super) queue: Arc<Queue>,
     pub(super) stage: HashMap<StageKey, Staged>,
     /// Keys of staged chunks with pending parts.
-    touched: Vec<StageKey>,
+    pub(super) touched: Vec<StageKey>,
     /// Chunks that this round queues.
-    closing: Vec<Staged>,
+    pub(super) closing: Vec<Staged>,
+    /// Chunks that are queued without a seal: their files take no more writes.
+    pub(super) orphans: Vec<Staged>,
     /// Confirmed and pending bytes in the stage.
     pub(super) stage_bytes: u64,
     pub(super) reporter: Reporter,
+    /// Chunks were queued since the thread looked last: they may need their queued name.
+    pub(super) published: bool,
 }
 
 impl Engine {
@@ -115,7 +119,9 @@ impl Engine {
             stage: HashMap::new(),
             touched: Vec::new(),
             closing: Vec::new(),
+            orphans: Vec::new(),
             stage_bytes: 0,
+            published: false,
         }
     }
 
@@ -125,6 +131,7 @@ impl Engine {
         self.close_due(enqueue, now);
         match self.store(now) {
             Ok(()) => {
+                self.publish_orphans();
                 self.confirm();
                 self.publish();
             }
@@ -170,12 +177,13 @@ impl Engine {
         loop {
             let dropped = {
                 let mut state = self.queue.lock();
-                let waiting: u64 = state.waiting.values().map(|chunk| chunk.totals.bytes).sum();
+                // Few are taken, many may wait: the sum goes over the few.
+                let taken: u64 = state.taken.values().map(|chunk| chunk.totals.bytes).sum();
                 let total = self.stage_bytes + state.bytes;
                 if total < self.config.total_limit_bytes {
                     return true;
                 }
-                if total - waiting >= self.config.total_limit_bytes {
+                if self.stage_bytes + taken >= self.config.total_limit_bytes {
                     return false;
                 }
                 state.figures.dropped_chunks += 1;
@@ -260,6 +268,10 @@ impl Engine {
     /// Writes and syncs what this round has placed.
     fn store(&mut self, now: Now) -> Result<(), StoreError> {
         let Some(files) = &mut self.files else { return Ok(()) };
+        if self.touched.is_empty() && self.closing.is_empty() {
+            return Ok(());
+        }
+        files.begin_round(self.touched.len() + self.closing.len())?;
         for key in &self.touched {
             if let Some(staged) = self.stage.get_mut(key) {
                 write(files, staged, false, &self.config.plugin_id, now)?;
@@ -270,7 +282,8 @@ impl Engine {
         }
         let round = files.end_round()?;
         self.reporter.synced(round, &files.places);
-        Ok(())
+        let failed = files.take_failed();
+        self.rescue(failed, now)
     }
 
     /// This round's parts are stored.
@@ -297,6 +310,7 @@ impl Engine {
             state.push(queued(staged, self.files.is_some()));
         }
         drop(state);
+        self.published = true;
         self.queue.announce();
     }
 
@@ -313,16 +327,21 @@ impl Engine {
             if intact && !broken {
                 self.stage.insert(key, staged);
             } else {
-                self.closing.push(staged);
+                self.orphans.push(staged);
             }
         }
-        let mut closing = std::mem::take(&mut self.closing);
-        closing.retain_mut(|staged| {
-            self.undo_chunk(staged);
-            staged.stored.events > 0
-        });
-        self.closing = closing;
-        self.publish_without_seal();
+        for mut staged in std::mem::take(&mut self.closing) {
+            self.undo_chunk(&mut staged);
+            if staged.stored.events > 0 {
+                self.orphans.push(staged);
+            }
+        }
+        if let Some(files) = &mut self.files {
+            for error in files.take_failed() {
+                self.reporter.sync_failed(&error);
+            }
+        }
+        self.publish_orphans();
     }
 
     fn undo_chunk(&mut self, staged: &mut Staged) -> bool {
@@ -335,26 +354,32 @@ impl Engine {
 
     /// On a disk that takes no seal, the name alone must say that a chunk is complete: chunks must leave, or a full
     /// disk would stay full.
-    fn publish_without_seal(&mut self) {
-        let mut renamed = Vec::with_capacity(self.closing.len());
-        if let Some(files) = &mut self.files {
-            for staged in &self.closing {
-                renamed.push(files.rename_to_queued(staged.id).is_ok());
-            }
-            if renamed.contains(&true)
-                && let Err(error) = files.sync_names()
-            {
-                self.reporter.storage_failed(&error);
-            }
+    pub(super) fn publish_orphans(&mut self) {
+        if self.orphans.is_empty() {
+            return;
         }
-        let ids: Vec<ChunkId> = self.closing.iter().map(|staged| staged.id).collect();
-        self.publish();
+        let mut renamed = false;
+        let mut ready = Vec::with_capacity(self.orphans.len());
+        for staged in self.orphans.drain(..) {
+            self.stage_bytes = self.stage_bytes.saturating_sub(staged.stored.bytes);
+            let mut chunk = queued(staged, self.files.is_some());
+            if let Some(files) = &mut self.files {
+                files.close(chunk.id);
+                let done = files.rename_to_queued(chunk.id).is_ok();
+                chunk.file = Some(QueuedFile { renamed: done });
+                renamed |= done;
+            }
+            ready.push(chunk);
+        }
+        if let Some(files) = self.files.as_mut().filter(|_| renamed)
+            && let Err(error) = files.sync_names()
+        {
+            self.reporter.storage_failed(&error);
+        }
         let mut state = self.queue.lock();
-        for chunk in state.waiting.values_mut() {
-            if let Some(at) = ids.iter().position(|id| *id == chunk.id) {
-                chunk.file = renamed.get(at).map(|renamed| QueuedFile { renamed: *renamed });
-            }
-        }
+        ready.into_iter().for_each(|chunk| state.push(chunk));
+        drop(state);
+        self.queue.announce();
     }
 
     /// Deletes a chunk that is out of the queue for good.
@@ -375,87 +400,9 @@ impl Engine {
             self.queue.announce();
         }
     }
-
-    /// Gives chunks that still wait their queued name. Not at once: one that is taken right away needs none.
-    pub(super) fn rename_waiting(&mut self) {
-        let Some(files) = &mut self.files else { return };
-        let pending: Vec<u64> = {
-            let state = self.queue.lock();
-            let staged_name = |chunk: &&Queued| chunk.file.is_some_and(|file| !file.renamed);
-            state.waiting.values().filter(staged_name).map(|chunk| chunk.order).collect()
-        };
-        for order in pending {
-            // Under the lock, so that nobody takes the chunk while its name changes; taken again for each, so that
-            // takers wait for one rename at most.
-            let mut state = self.queue.lock();
-            let Some(chunk) = state.waiting.get_mut(&order) else { continue };
-            match files.rename_to_queued(chunk.id) {
-                Ok(()) => chunk.file = Some(QueuedFile { renamed: true }),
-                Err(error) => {
-                    drop(state);
-                    self.reporter.rename_failed(&files.places, &error);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Syncs what `fsync interval` has let wait.
-    pub(super) fn sync(&mut self) {
-        let Some(files) = self.files.as_mut().filter(|files| files.is_dirty()) else { return };
-        match files.sync() {
-            Ok(round) => self.reporter.synced(round, &files.places),
-            Err(error) => self.reporter.storage_failed(&error),
-        }
-    }
-
-    /// Whether a waiting chunk still has its staged name.
-    pub(super) fn has_unrenamed(&self) -> bool {
-        self.files.is_some()
-            && self.queue.lock().waiting.values().any(|chunk| chunk.file.is_some_and(|file| !file.renamed))
-    }
-
-    /// The sync policy; `None` for a memory buffer.
-    pub(super) fn fsync(&self) -> Option<Fsync> {
-        self.files.as_ref().map(|files| files.fsync)
-    }
-
-    /// Whether something written waits for a sync.
-    pub(super) fn is_dirty(&self) -> bool {
-        self.files.as_ref().is_some_and(FileStore::is_dirty)
-    }
-
-    /// The last steps before the thread ends.
-    pub(super) fn finish(&mut self) {
-        if self.fsync() != Some(Fsync::Off) {
-            self.sync();
-        }
-    }
-
-    /// Copies the figures to where `stats` finds them; with `ages`, those that cost a walk over the stage.
-    pub(super) fn publish_figures(&mut self, ages: bool) {
-        let oldest = || self.stage.values().map(|staged| staged.created_at).min();
-        let aged = ages.then(|| {
-            let timekeys: Vec<i64> =
-                self.stage.values().filter_map(|staged| staged.metadata.timekey).collect();
-            (oldest(), timekeys)
-        });
-        let mut state = self.queue.lock();
-        let damaged_bytes = state.damaged_bytes;
-        let figures = &mut state.figures;
-        figures.stage_length = self.stage.len();
-        figures.stage_bytes = self.stage_bytes;
-        figures.total_limit_bytes = self.config.total_limit_bytes;
-        figures.disk = self.reporter.figures;
-        figures.disk.damaged_bytes += damaged_bytes;
-        if let Some((oldest, timekeys)) = aged {
-            figures.oldest = oldest;
-            figures.timekeys = timekeys;
-        }
-    }
 }
 
-fn new_chunk(key: StageKey, metadata: Metadata, file: bool, now: Now) -> Staged {
+pub(super) fn new_chunk(key: StageKey, metadata: Metadata, file: bool, now: Now) -> Staged {
     Staged {
         id: ChunkId::generate(now.wall),
         key,
@@ -472,7 +419,7 @@ fn new_chunk(key: StageKey, metadata: Metadata, file: bool, now: Now) -> Staged 
     }
 }
 
-fn write(
+pub(super) fn write(
     files: &mut FileStore,
     staged: &mut Staged,
     seal: bool,

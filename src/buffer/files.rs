@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::format::{self, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Head, SEAL_BYTES, Totals};
+use super::journal::{JOURNAL_ABOVE_FILES, Journal};
 use super::mutation::{Mutation, active};
 use super::places::{Places, State};
 use super::storage::{Storage, StorageFile};
@@ -87,11 +88,22 @@ pub(super) struct FileStore {
     pub(super) storage: Arc<dyn Storage>,
     pub(super) places: Places,
     pub(super) fsync: Fsync,
-    open: OpenFiles,
+    pub(super) open: OpenFiles,
     /// Written since their last sync.
-    dirty: HashSet<ChunkId>,
+    pub(super) dirty: HashSet<ChunkId>,
     /// Files were created since the last sync of the directory.
-    directory_dirty: bool,
+    pub(super) directory_dirty: bool,
+    /// The journal in use.
+    pub(super) journal: Option<Journal>,
+    /// This round writes to the journal.
+    pub(super) journaling: bool,
+    /// Journals that take nothing more; they go when the files of their chunks are synced.
+    pub(super) retired: Vec<Journal>,
+    failed: Vec<StoreError>,
+    /// Number of the next journal.
+    pub(super) next_journal: u64,
+    /// See [`JOURNAL_ABOVE_FILES`]; a field so that tests reach the journal with few files.
+    pub(super) journal_above_files: usize,
     /// Held while the buffer lives.
     _lock: Box<dyn Any + Send>,
 }
@@ -103,8 +115,21 @@ impl FileStore {
         fsync: Fsync,
         lock: Box<dyn Any + Send>,
     ) -> Self {
-        let open = OpenFiles::default();
-        Self { storage, places, fsync, open, dirty: HashSet::new(), directory_dirty: false, _lock: lock }
+        Self {
+            storage,
+            places,
+            fsync,
+            open: OpenFiles::default(),
+            dirty: HashSet::new(),
+            directory_dirty: false,
+            journal: None,
+            journaling: false,
+            retired: Vec::new(),
+            failed: Vec::new(),
+            next_journal: 0,
+            journal_above_files: JOURNAL_ABOVE_FILES,
+            _lock: lock,
+        }
     }
 
     /// Writes a job. After an error the file must be undone to `job.end`.
@@ -135,6 +160,12 @@ impl FileStore {
         }
         if let Some(seal) = &seal {
             slices.push(IoSlice::new(seal));
+        }
+        if self.journaling
+            && let Some(journal) = &mut self.journal
+            && let Err(error) = journal.add(job.id, job.end, &slices)
+        {
+            return Err(self.give_up_journal("write to journal", error));
         }
         self.write_slices(job, &mut slices)?;
         let seal_bytes = seal.map_or(0, |_| SEAL_BYTES as u64);
@@ -172,6 +203,7 @@ impl FileStore {
         if end == 0 {
             self.open.remove(id);
             self.dirty.remove(&id);
+            self.forget_in_journals(id);
             // What cannot be removed is an unconfirmed chunk: start-up delivers it, at worst once too often.
             let _ = self.storage.unlink(&path);
             return true;
@@ -185,14 +217,14 @@ impl FileStore {
 
     /// Ends a round: with `fsync ack`, everything written so far is on stable storage afterwards.
     pub(super) fn end_round(&mut self) -> Result<SyncRound, StoreError> {
-        if self.fsync == Fsync::Ack && !self.dirty.is_empty() {
-            self.sync()
-        } else {
-            Ok(SyncRound::default())
+        match self.fsync {
+            Fsync::Ack if self.journaling => self.sync_journal(),
+            Fsync::Ack if !self.dirty.is_empty() => self.sync(),
+            _ => Ok(SyncRound::default()),
         }
     }
 
-    /// Syncs every dirty file and, if files were created, the directory.
+    /// Syncs every dirty file and, if files were created, the directory. Files whose sync failed: [`Self::take_failed`].
     pub(super) fn sync(&mut self) -> Result<SyncRound, StoreError> {
         let started = Instant::now();
         let mut ids: Vec<ChunkId> = self.dirty.iter().copied().collect();
@@ -206,18 +238,28 @@ impl FileStore {
                 source,
                 chunk: Some(*id),
             };
-            match self.open.get(*id) {
-                Some(file) => file.sync_data().map_err(failed)?,
-                None => self.reopen(*id).and_then(|mut file| file.sync_data()).map_err(failed)?,
-            }
+            let synced = match self.open.get(*id) {
+                Some(file) => file.sync_data(),
+                None => self.reopen(*id).and_then(|mut file| file.sync_data()),
+            };
             self.dirty.remove(id);
+            if let Err(error) = synced {
+                // Never again on this descriptor: it would succeed without the pages that were dropped.
+                self.open.remove(*id);
+                self.failed.push(failed(error));
+            }
         }
         self.sync_directory()?;
         Ok(SyncRound { files: ids.len(), took: started.elapsed() })
     }
 
+    /// Files whose sync failed since the last call.
+    pub(super) fn take_failed(&mut self) -> Vec<StoreError> {
+        std::mem::take(&mut self.failed)
+    }
+
     /// Opens a chunk's file under whichever name it has.
-    fn reopen(&self, id: ChunkId) -> io::Result<Box<dyn StorageFile>> {
+    pub(super) fn reopen(&self, id: ChunkId) -> io::Result<Box<dyn StorageFile>> {
         match self.storage.open(&self.places.chunk(State::Staged, id)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.storage.open(&self.places.chunk(State::Queued, id))
@@ -226,7 +268,7 @@ impl FileStore {
         }
     }
 
-    fn sync_directory(&mut self) -> Result<(), StoreError> {
+    pub(super) fn sync_directory(&mut self) -> Result<(), StoreError> {
         if self.directory_dirty && !active(Mutation::NoDirectorySync) {
             self.storage.sync_dir(&self.places.directory).map_err(|source| StoreError {
                 action: "sync directory",
@@ -266,6 +308,7 @@ impl FileStore {
     pub(super) fn unlink(&mut self, id: ChunkId, state: State) -> io::Result<()> {
         self.open.remove(id);
         self.dirty.remove(&id);
+        self.forget_in_journals(id);
         match self.storage.unlink(&self.places.chunk(state, id)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
@@ -274,8 +317,8 @@ impl FileStore {
 }
 
 /// Encoded frames of a job: each header serves the parts of one range.
-struct Frames {
-    headers: Vec<[u8; FRAME_HEADER_BYTES]>,
+pub(super) struct Frames {
+    pub(super) headers: Vec<[u8; FRAME_HEADER_BYTES]>,
     members: Vec<std::ops::Range<usize>>,
     end: u64,
 }
@@ -285,7 +328,7 @@ fn stored_sender(part: &Part) -> Option<&Bytes> {
     part.sender_chunk.as_ref().filter(|sender| sender.len() <= format::SENDER_CHUNK_LIMIT_BYTES)
 }
 
-fn frames(id: ChunkId, offset: u64, parts: &[Part], now_ms: u64) -> Frames {
+pub(super) fn frames(id: ChunkId, offset: u64, parts: &[Part], now_ms: u64) -> Frames {
     let mut out = Frames { headers: Vec::with_capacity(parts.len()), members: Vec::new(), end: offset };
     let mut at = 0;
     while let Some(first) = parts.get(at) {
@@ -323,13 +366,13 @@ fn frames(id: ChunkId, offset: u64, parts: &[Part], now_ms: u64) -> Frames {
 
 /// Open chunk files, the least recently used one gives way.
 #[derive(Default)]
-struct OpenFiles {
+pub(super) struct OpenFiles {
     files: HashMap<ChunkId, (u64, Box<dyn StorageFile>)>,
     clock: u64,
 }
 
 impl OpenFiles {
-    fn get(&mut self, id: ChunkId) -> Option<&mut dyn StorageFile> {
+    pub(super) fn get(&mut self, id: ChunkId) -> Option<&mut dyn StorageFile> {
         self.clock += 1;
         let (used, file) = self.files.get_mut(&id)?;
         *used = self.clock;
@@ -348,7 +391,7 @@ impl OpenFiles {
         slot.1.as_mut()
     }
 
-    fn remove(&mut self, id: ChunkId) {
+    pub(super) fn remove(&mut self, id: ChunkId) {
         self.files.remove(&id);
     }
 }

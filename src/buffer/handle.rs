@@ -16,6 +16,15 @@ use super::thread::{Request, ThreadLink};
 /// sender then goes elsewhere instead of waiting for ever.
 const ENTRY_LIMIT: Duration = Duration::from_secs(10);
 
+/// Waits between attempts to read a chunk back; after the last one its file is set aside.
+const READ_AGAIN_AFTER: [Duration; 5] = [
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::ZERO,
+];
+
 /// One arrival's share for one buffer: all parts are stored, or none is confirmed.
 #[derive(Debug)]
 pub struct Append {
@@ -174,15 +183,7 @@ impl BufferHandle {
             }
             (chunk, taken.file?.renamed)
         };
-        let reader = self.link.reader.clone()?;
-        let content = match tokio::task::spawn_blocking(move || reader.read(id, renamed)).await {
-            Ok(Ok(content)) => content,
-            Ok(Err(error)) => {
-                tracing::error!(chunk_id = %id, error = %error, "cannot read a chunk back from its file");
-                return None;
-            }
-            Err(_) => return None,
-        };
+        let content = self.read_back(id, renamed).await?;
         if content.totals.events == 0 {
             return None;
         }
@@ -194,6 +195,25 @@ impl BufferHandle {
         Some(chunk)
     }
 
+    /// Reads a chunk's file; a failure that may pass (no descriptor left, a disk that stumbles) is not its end.
+    async fn read_back(&self, id: ChunkId, renamed: bool) -> Option<super::reader::Content> {
+        for wait in READ_AGAIN_AFTER {
+            let reader = self.link.reader.clone()?;
+            match tokio::task::spawn_blocking(move || reader.read(id, renamed)).await {
+                Ok(Ok(content)) => return Some(content),
+                Ok(Err(error)) => {
+                    tracing::error!(chunk_id = %id, error = %error, "cannot read a chunk back from its file");
+                    if error.kind() == std::io::ErrorKind::NotFound {
+                        return None;
+                    }
+                }
+                Err(_) => return None,
+            }
+            tokio::time::sleep(wait).await;
+        }
+        None
+    }
+
     /// The chunk was delivered: it is deleted.
     pub fn commit(&self, id: ChunkId) {
         self.link.inbox.push(Request::Commit(id));
@@ -202,7 +222,7 @@ impl BufferHandle {
     /// The chunk was not delivered: it goes back to the head of the queue.
     pub fn rollback(&self, id: ChunkId) {
         if self.link.queue.put_back(id) {
-            self.link.inbox.push(Request::Look);
+            self.link.inbox.push(Request::PutBack);
         }
     }
 

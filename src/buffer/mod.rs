@@ -18,7 +18,10 @@ mod engine;
 mod files;
 mod flush;
 mod format;
+mod fuzzing;
 mod handle;
+mod journal;
+mod journaling;
 mod limits;
 mod metadata;
 mod mutation;
@@ -28,19 +31,26 @@ mod queue;
 mod reader;
 mod recovery;
 mod report;
+mod rescue;
 mod settings;
 mod split;
 mod storage;
 mod thread;
+mod upkeep;
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
+mod fault_tests;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod tests;
 
 pub use flush::{FLUSH_INTERVAL, FlushMode, FlushRules, TIMEKEY_WAIT_SECONDS, TimekeyFlush};
+pub use fuzzing::read_anything;
 pub use handle::{Append, AppendError, BufferHandle, BufferStats, Chunk, ChunkId};
 pub use metadata::{ChunkKeyError, ChunkKeys, Metadata};
 pub use open::open;

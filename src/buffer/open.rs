@@ -14,7 +14,7 @@ use super::places::{Name, Places};
 use super::queue::Queue;
 use super::recovery::{self, Recovered};
 use super::storage::{DiskStorage, Entry, LockError, PathKind, Storage, create_directories};
-use super::{BufferConfig, BufferKind, FileConfig, Fsync, OpenError, RecoveryReport, thread};
+use super::{BufferConfig, BufferKind, FileConfig, Fsync, OpenError, RecoveryReport, journal, thread};
 
 /// How many names of files an error lists.
 const NAMES_SHOWN: usize = 3;
@@ -51,8 +51,16 @@ pub(super) fn open_engine(
         let engine = Engine::new(Arc::new(config), None, queue);
         return Ok((engine, RecoveryReport::default()));
     };
-    let (mut files, entries) = open_directory(&file, storage)?;
-    let recovered = recovery::recover(&mut files, entries, &ChunkLimits::new(&config), now);
+    let (mut files, mut entries) = open_directory(&file, storage)?;
+    let replayed = journal::replay(files.storage.as_ref(), &files.places, &entries);
+    files.next_journal = replayed.next_number;
+    if replayed.next_number > 0 {
+        let directory = &files.places.directory;
+        entries = files.storage.list(directory).map_err(|error| io_error("list", directory, error))?;
+    }
+    let mut recovered = recovery::recover(&mut files, entries, &ChunkLimits::new(&config), now);
+    recovered.report.replayed_frames = replayed.frames;
+    recovered.report.damaged_files.extend(replayed.failed);
     if file.fsync != Fsync::Off {
         // A killed process may have left entries that were never synced; what is appended next must not depend on them.
         let directory = &files.places.directory;

@@ -15,6 +15,9 @@
 //! | chunk or meta file of Fluentd | the buffer refuses to open (`open.rs`) |
 //! | anything else | left alone, named; with a prefix path only if its name begins with the prefix |
 //!
+//! Before all that, journals are replayed (`journal.rs`): frames that a chunk file lacks are put back, files synced, journals
+//! deleted.
+//!
 //! A sealed file is taken on the word of its seal: its frames are read and checked when it is taken, not at start-up, so
 //! that a start with 64 GiB of chunks takes seconds.
 
@@ -68,7 +71,7 @@ struct Found {
     damaged_bytes: u64,
 }
 
-/// Reads the directory. `entries` are its files as listed, in any order.
+/// Reads the directory. `entries` are its files as listed after the replay of journals, in any order.
 pub(super) fn recover(
     files: &mut FileStore,
     mut entries: Vec<Entry>,

@@ -26,6 +26,8 @@ pub struct DiskFigures {
     pub sync_ms: u64,
     /// Rounds that a disk error undid.
     pub storage_errors: u64,
+    /// Chunk files whose sync failed.
+    pub failed_syncs: u64,
     /// Chunks that went to the backup directory.
     pub chunks_set_aside: u64,
     /// Chunks that were dropped because no backup was possible or wanted.
@@ -88,6 +90,18 @@ impl Reporter {
                 error = %error,
                 repeated,
                 "failed to write data into buffer, senders are refused until the disk takes data again"
+            );
+        }
+    }
+
+    pub(super) fn sync_failed(&mut self, error: &StoreError) {
+        self.figures.failed_syncs += 1;
+        if let Some(repeated) = self.failed.admit() {
+            tracing::error!(
+                plugin_id = %self.plugin_id,
+                error = %error,
+                repeated,
+                "disk failed to sync a buffer chunk, its file takes nothing more"
             );
         }
     }

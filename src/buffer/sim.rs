@@ -461,20 +461,19 @@ impl StorageFile for SimFile {
         let stepped = disk.step(Call::Write, &self.path);
         let mut bytes = slices.iter().flat_map(|slice| slice.to_vec()).collect::<Vec<u8>>();
         let mut result = stepped;
-        if let Err(error) = &result {
+        if result.is_err() {
             if disk.crashed {
                 return result;
             }
             // A write that fails has usually written something: half of it here.
-            let _ = error;
             bytes.truncate(bytes.len() / 2);
         }
-        if let Some(CrashPoint::Inside(call, per_mille)) = disk.crash {
-            if call == disk.calls {
-                bytes.truncate(bytes.len() * per_mille as usize / 1000);
-                disk.crashed = true;
-                result = Err(io::Error::other("crashed"));
-            }
+        if let Some(CrashPoint::Inside(call, per_mille)) = disk.crash
+            && call == disk.calls
+        {
+            bytes.truncate(bytes.len() * per_mille as usize / 1000);
+            disk.crashed = true;
+            result = Err(io::Error::other("crashed"));
         }
         let step = ContentStep::Write { offset: offset as usize, bytes };
         let inode = &mut disk.inodes[self.inode];

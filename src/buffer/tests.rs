@@ -427,3 +427,75 @@ async fn open_files_do_not_grow_with_chunks() {
         assert_eq!(numbers(&handle.take().await.unwrap()), [0, 1]);
     }
 }
+
+/// Resident bytes of this process.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn appended_bytes_do_not_stay_in_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = lazy(BufferConfig::file("out", directory.path()));
+    if let BufferKind::File(file) = &mut config.kind {
+        file.fsync = Fsync::Off;
+    }
+    let (handle, _) = open(config).unwrap();
+    let (bytes, count) = events(0..1000, 252);
+    let before = resident_bytes();
+    let started = std::time::Instant::now();
+    let cpu = || {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let fields: Vec<u64> =
+            stat.rsplit(") ").next().unwrap().split(' ').map(|field| field.parse().unwrap_or(0)).collect();
+        fields[11] + fields[12]
+    };
+    let cpu_before = cpu();
+    for _ in 0..1000 {
+        // As from a socket: each part is memory of its own.
+        let part = Bytes::copy_from_slice(&bytes);
+        let append = Append { parts: vec![(metadata("a"), part, count)], sender_chunk: None };
+        handle.append(vec![append]).await.remove(0).unwrap();
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    println!(
+        "{} events of {} bytes in {:?}, {} ms of CPU in the process; grown by {grown} bytes",
+        1000 * count,
+        bytes.len() / count,
+        started.elapsed(),
+        (cpu() - cpu_before) * 10
+    );
+    assert_eq!(handle.stats().stage_bytes, 1000 * bytes.len() as u64 % FILE_CHUNK_LIMIT_BYTES);
+    // 16 MiB may be kept, 16 MiB be on their way; the rest is for the tests that run beside this one.
+    assert!(grown < 128 << 20, "{} MiB appended, {} MiB more resident", bytes.len() / 1000, grown >> 20);
+}
+
+#[tokio::test]
+async fn many_chunks_in_a_round_are_safe_in_the_journal_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, copy) = (directory.path().join("buf"), directory.path().join("copy"));
+    let (handle, _) = open(lazy(BufferConfig::file("out", &path))).unwrap();
+    for round in 0..2 {
+        let appends = (0..20).map(|at| append_of(&format!("t{at:02}"), round..round + 1, 50)).collect();
+        assert!(handle.append(appends).await.iter().all(Result::is_ok));
+    }
+    // What a power failure may leave: the journal, and of the chunk files nothing.
+    std::fs::create_dir(&copy).unwrap();
+    std::fs::copy(
+        path.join("buffer.0000000000000000.tjournal"),
+        copy.join("buffer.0000000000000000.tjournal"),
+    )
+    .unwrap();
+    let (after, report) = open(lazy(BufferConfig::file("out", &copy))).unwrap();
+    assert_eq!((report.staged, report.events), (20, 40));
+    assert!(!copy.join("buffer.0000000000000000.tjournal").exists());
+    after.enqueue_all();
+    for _ in 0..20 {
+        assert_eq!(numbers(&after.take().await.unwrap()), [0, 1]);
+    }
+    drop(handle);
+    assert!(!path.join("buffer.0000000000000000.tjournal").exists(), "a clean end needs no journal");
+    let (_, report) = open(lazy(BufferConfig::file("out", &path))).unwrap();
+    assert_eq!((report.staged, report.events, report.replayed_frames), (20, 40, 0));
+}

@@ -18,6 +18,9 @@ const INBOX_LIMIT_KIB: usize = 16 << 10;
 /// How long a queued chunk keeps its staged name: one that is delivered within this time is unlinked without rename.
 const RENAME_AFTER: Duration = Duration::from_millis(250);
 
+/// How often to look for journals that can go.
+const RETIRE_EVERY: Duration = Duration::from_secs(1);
+
 /// What the handle asks of the thread.
 pub(super) enum Request {
     /// Store arrivals.
@@ -34,8 +37,8 @@ pub(super) enum Request {
     SetAside(ChunkId, String),
     /// Queue everything staged.
     EnqueueAll,
-    /// Something changed in the queue.
-    Look,
+    /// A taken chunk waits again.
+    PutBack,
     /// Refuse appends from now on.
     Close { flush: bool, reply: oneshot::Sender<()> },
 }
@@ -139,6 +142,7 @@ pub(super) fn start(engine: Engine, epoch: Instant) -> std::io::Result<ThreadLin
         closed: false,
         next_rename: None,
         next_sync: None,
+        next_retire: None,
     };
     let thread = std::thread::Builder::new().name("buffer".into()).spawn(move || owner.run())?;
     Ok(ThreadLink { inbox, queue, reader, thread: Some(thread) })
@@ -167,6 +171,8 @@ struct Owner {
     next_look: Option<Instant>,
     next_rename: Option<Instant>,
     next_sync: Option<Instant>,
+    /// Not a reason to wake: only looked at when there is other work.
+    next_retire: Option<Instant>,
 }
 
 impl Owner {
@@ -198,7 +204,7 @@ impl Owner {
                 Request::Unreadable(id) => self.engine.set_unreadable_aside(id),
                 Request::SetAside(id, reason) => self.engine.set_aside(id, &reason),
                 Request::EnqueueAll => enqueue = Enqueue::All,
-                Request::Look => {}
+                Request::PutBack => self.engine.published = true,
                 Request::Close { flush, reply } => {
                     closing = Some(flush);
                     self.closed = true;
@@ -300,8 +306,12 @@ impl Owner {
             self.engine.rename_waiting();
             self.next_rename = None;
         }
-        if self.next_rename.is_none() && self.engine.has_unrenamed() {
-            self.next_rename = Some(now + RENAME_AFTER);
+        if std::mem::take(&mut self.engine.published) {
+            self.next_rename = self.next_rename.or(Some(now + RENAME_AFTER));
+        }
+        if self.next_retire.is_none_or(|at| at <= now) {
+            self.next_retire = Some(now + RETIRE_EVERY);
+            self.engine.retire_journals(false);
         }
         if let Some(Fsync::Interval(interval)) = self.engine.fsync() {
             if self.next_sync.is_some_and(|at| at <= now) {

@@ -41,6 +41,8 @@ pub(super) fn load(path: &Path, additions: Additions<'_>, diagnostics: &mut Diag
         strict: additions.strict,
         workers: additions.workers,
         include_dir: (!include_dir.is_empty()).then(|| PathBuf::from(include_dir)),
+        // The only worker that exists, as in a Fluentd with one worker.
+        worker_id: Some(0),
         ..config::LoadOptions::default()
     };
     let mut document = config::load(path, &options, diagnostics)?;
@@ -80,8 +82,6 @@ pub(super) fn log_options(system: &SystemConfig, mut options: log::Options) -> l
     options.ignore_repeated = system.ignore_repeated_log_interval.map(|interval| interval.duration());
     options.ignore_same = system.ignore_same_log_interval.map(|interval| interval.duration());
     options.file_mode = system.file_permission.map(|mode| mode.0);
-    options.ignore_repeated = system.ignore_repeated_log_interval.map(config::Seconds::duration);
-    options.ignore_same = system.ignore_same_log_interval.map(config::Seconds::duration);
     options
 }
 

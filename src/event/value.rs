@@ -208,7 +208,7 @@ fn decode_at(bytes: &[u8], pos: usize, depth: usize) -> Result<(Value, usize), S
         Head::Ext(kind, length) => {
             payload(bytes, at, length).map(|(data, end)| (Value::Ext(kind, data.to_vec()), end))?
         }
-        Head::Array(_) | Head::Map(_) if depth >= MAX_DEPTH => return Err(Malformed::TooDeep.into()),
+        Head::Array(1..) | Head::Map(1..) if depth >= MAX_DEPTH => return Err(Malformed::TooDeep.into()),
         Head::Array(count) => {
             let mut items = Vec::with_capacity((count as usize).min(TRUSTED_CAPACITY));
             let mut end = at;

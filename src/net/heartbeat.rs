@@ -32,7 +32,6 @@ impl HeartbeatSocket {
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         if address.is_ipv6() {
-            socket.set_only_v6(true)?;
             setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
         } else {
             setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
@@ -121,12 +120,19 @@ mod tests {
             println!("this machine has no IPv6 loopback address");
             return;
         }
-        let socket = HeartbeatSocket::bind("[::1]:0".parse().unwrap()).unwrap();
-        let client = UdpSocket::bind("[::1]:0").await.unwrap();
-        client.connect(socket.local_addr().unwrap()).await.unwrap();
-        client.send(&[0]).await.unwrap();
-        let ask = socket.receive().await.unwrap();
-        socket.answer(&ask, &[0]).unwrap();
-        assert_eq!(client.recv(&mut [0; 8]).await.unwrap(), 1);
+        let socket = HeartbeatSocket::bind("[::]:0".parse().unwrap()).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let dual =
+            std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "0");
+        let mut asked = vec![("[::1]:0", "::1")];
+        asked.extend(dual.then_some(("127.0.0.1:0", "127.0.0.2")));
+        for (own, asked) in asked {
+            let client = UdpSocket::bind(own).await.unwrap();
+            client.connect((asked, port)).await.unwrap();
+            client.send(&[0]).await.unwrap();
+            let ask = socket.receive().await.unwrap();
+            socket.answer(&ask, &[0]).unwrap();
+            assert_eq!(client.recv(&mut [0; 8]).await.unwrap(), 1, "{asked}");
+        }
     }
 }

@@ -24,6 +24,8 @@ const KEEPALIVE_PROBES: u32 = 4;
 
 /// Accept errors come in floods when they come.
 static ACCEPT_ERROR: Limited = Limited::per_minute(2);
+/// At the limit, each client that leaves ends an episode and the next one begins another.
+static EXHAUSTED: Limited = Limited::per_minute(1);
 
 /// Opens a listening socket; inside the tokio runtime.
 ///
@@ -31,10 +33,7 @@ static ACCEPT_ERROR: Limited = Limited::per_minute(2);
 pub fn listen(address: SocketAddr, backlog: Option<i32>) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
-    if address.is_ipv6() {
-        // As Ruby's sockets do: 0.0.0.0 and :: can be bound beside each other.
-        socket.set_only_v6(true)?;
-    }
+    // Whether :: takes IPv4 too is left to the system (net.ipv6.bindv6only), as Ruby does.
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(backlog.unwrap_or(DEFAULT_BACKLOG).max(1))?;
@@ -64,15 +63,17 @@ pub struct Acceptor {
     listener: TcpListener,
     /// A descriptor to give up when there is no other: then a waiting connection can be accepted and reset.
     reserve: Option<Socket>,
-    /// An episode without free descriptors is going on: it was logged, and its end will be.
+    /// An episode without free descriptors is going on.
     exhausted: bool,
+    /// It was logged, so its end will be.
+    announced: bool,
     refused: u64,
 }
 
 impl Acceptor {
     /// Wraps a listening socket.
     pub fn new(listener: TcpListener) -> Self {
-        Self { listener, reserve: spare(), exhausted: false, refused: 0 }
+        Self { listener, reserve: spare(), exhausted: false, announced: false, refused: 0 }
     }
 
     /// Where it listens.
@@ -97,7 +98,9 @@ impl Acceptor {
                     }
                     if self.exhausted && self.reserve.is_some() {
                         self.exhausted = false;
-                        tracing::info!(refused = self.refused, "file descriptors are available again");
+                        if std::mem::take(&mut self.announced) {
+                            tracing::info!(refused = self.refused, "file descriptors are available again");
+                        }
                     }
                     return accepted;
                 }
@@ -117,11 +120,15 @@ impl Acceptor {
     async fn refuse(&mut self, error: &io::Error) {
         if !self.exhausted {
             self.exhausted = true;
-            tracing::error!(
-                %error,
-                limit = crate::process::descriptor_limit(),
-                "no file descriptors left, new connections are reset; raise the limit (LimitNOFILE=, ulimit -n)"
-            );
+            if let Some(repeated) = EXHAUSTED.admit() {
+                self.announced = true;
+                tracing::error!(
+                    %error,
+                    limit = crate::process::descriptor_limit(),
+                    repeated,
+                    "no file descriptors left, new connections are reset; raise the limit (LimitNOFILE=, ulimit -n)"
+                );
+            }
         }
         drop(self.reserve.take());
         // The listener is known to be readable, so this answers at once or not at all.

@@ -10,11 +10,11 @@ use crate::buffer;
 use crate::config::SystemConfig;
 use crate::input::{Input, InputContext};
 use crate::net::budget::MemoryBudget;
-use crate::output::OutputContext;
 use crate::output::buffered::BufferedSink;
 use crate::output::direct::DirectSink;
 use crate::output::out_copy::{CopySink, Store};
-use crate::output::runner::Runner;
+use crate::output::runner::{Runner, RunnerConfig};
+use crate::output::{Output, OutputContext};
 use crate::router::{Entrance, ErrorStream, FilterStation, Labels, Router, Rule, RuleAction, Sink};
 
 /// The label whose unmatched tags are silent.
@@ -46,13 +46,12 @@ impl Plan {
         for input in self.inputs {
             inputs.extend(builder.input(input));
         }
-        let Builder { outputs, views, faults, .. } = builder;
+        let Builder { outputs, mut views, faults, .. } = builder;
         if !faults.is_empty() {
-            for output in outputs {
-                output.abandon().await;
-            }
+            // Nothing was started: dropping a buffer's last handle ends its thread.
             return Err(faults);
         }
+        let outputs = outputs.into_iter().map(|output| output.start(&mut views)).collect();
         for view in views {
             overview.register(view);
         }
@@ -63,13 +62,44 @@ impl Plan {
     }
 }
 
+/// An output that is built but delivers nothing yet: the configuration may still turn out to have faults.
+struct Unstarted {
+    id: String,
+    output: Arc<dyn Output>,
+    /// Place of its view.
+    view: usize,
+    back: Option<Back>,
+}
+
+struct Back {
+    buffer: buffer::BufferHandle,
+    runner: RunnerConfig,
+    flush_at_shutdown: bool,
+}
+
+impl Unstarted {
+    fn start(self, views: &mut [PluginView]) -> RunningOutput {
+        let Self { id, output, view, back } = self;
+        Arc::clone(&output).start();
+        let Some(Back { buffer, runner, flush_at_shutdown }) = back else {
+            return RunningOutput::direct(id, output);
+        };
+        let metrics = views.get(view).map(|view| Arc::clone(&view.metrics)).unwrap_or_default();
+        let runner = Runner::start(id.clone(), Arc::clone(&output), buffer.clone(), metrics, runner);
+        if let Some(view) = views.get_mut(view) {
+            view.retry = Some(Arc::new(runner.retry_reading()));
+        }
+        RunningOutput::buffered(id, output, buffer, runner, flush_at_shutdown)
+    }
+}
+
 struct Builder<'a> {
     labels: &'a Labels,
     errors: Arc<ErrorStream>,
     overview: Arc<Overview>,
     system: Arc<SystemConfig>,
     memory: MemoryBudget,
-    outputs: Vec<RunningOutput>,
+    outputs: Vec<Unstarted>,
     views: Vec<PluginView>,
     faults: Vec<BuildError>,
 }
@@ -156,59 +186,57 @@ impl Builder<'_> {
                 .map(|settings| settings.splitter.keys().clone())
                 .unwrap_or_default(),
         };
-        let built = config.build(context).map_err(|error| self.fail(&identity, &error.0));
-        let buffer = match &settings {
-            None => Ok(None),
-            Some(settings) => self.open_buffer(&identity, settings.buffer.clone()).await.map(Some),
+        let built = match config.build(context) {
+            Ok(output) => Some(output),
+            Err(error) => {
+                self.fail(&identity, &error.0);
+                None
+            }
         };
-        let (Ok(output), Ok(buffer)) = (built, buffer) else { return None };
+        let buffer = match &settings {
+            None => None,
+            Some(settings) => Some(self.open_buffer(&identity, settings.buffer.clone()).await?),
+        };
+        let output = built?;
         let fields = Arc::clone(&output);
         view.fields = Some(Arc::new(move || fields.monitor_fields()));
         let samples = Arc::clone(&output);
         view.samples = Some(Arc::new(move || samples.samples()));
-        Arc::clone(&output).start();
-        let (Some(settings), Some(buffer)) = (settings, buffer) else {
-            self.views.push(view);
-            self.outputs.push(RunningOutput::direct(identity.id, Arc::clone(&output)));
-            return Some(Arc::new(DirectSink { output, metrics }));
+        let mut unstarted =
+            Unstarted { id: identity.id, output: Arc::clone(&output), view: self.views.len(), back: None };
+        let sink: Arc<dyn Sink> = match (settings, buffer) {
+            (Some(settings), Some(buffer)) => {
+                let stats = buffer.clone();
+                view.buffer = Some(Arc::new(move || stats.stats()));
+                let mut runner = settings.runner;
+                runner.flush_thread_count *= self.system.workers.max(1) as usize;
+                let flush_at_shutdown = settings.flush_at_shutdown;
+                unstarted.back = Some(Back { buffer: buffer.clone(), runner, flush_at_shutdown });
+                let tag_in_entries = output.wants_tag_in_entries();
+                let splitter = settings.splitter;
+                Arc::new(BufferedSink { buffer, splitter, tag_in_entries, metrics: Arc::clone(&metrics) })
+            }
+            _ => Arc::new(DirectSink { output, metrics: Arc::clone(&metrics) }),
         };
-        let mut runner_config = settings.runner.clone();
-        runner_config.flush_thread_count *= self.system.workers.max(1) as usize;
-        let runner = Runner::start(
-            identity.id.clone(),
-            Arc::clone(&output),
-            buffer.clone(),
-            Arc::clone(&metrics),
-            runner_config,
-        );
-        view.retry = Some(Arc::new(runner.retry_reading()));
-        let stats = buffer.clone();
-        view.buffer = Some(Arc::new(move || stats.stats()));
         self.views.push(view);
-        self.outputs.push(RunningOutput::buffered(
-            identity.id,
-            Arc::clone(&output),
-            buffer.clone(),
-            runner,
-            settings.flush_at_shutdown,
-        ));
-        let tag_in_entries = output.wants_tag_in_entries();
-        let splitter = settings.splitter;
-        Some(Arc::new(BufferedSink { buffer, splitter, tag_in_entries, metrics }))
+        self.outputs.push(unstarted);
+        Some(sink)
     }
 
     async fn open_buffer(
         &mut self,
         identity: &Identity,
         config: buffer::BufferConfig,
-    ) -> Result<buffer::BufferHandle, ()> {
+    ) -> Option<buffer::BufferHandle> {
         // Recovery reads files: not on a runtime thread.
         let opened = tokio::task::spawn_blocking(move || buffer::open(config)).await;
-        match opened {
-            Ok(Ok((handle, _report))) => Ok(handle),
-            Ok(Err(error)) => Err(self.fail(identity, &error.to_string())),
-            Err(error) => Err(self.fail(identity, &format!("opening the buffer failed: {error}"))),
-        }
+        let reason = match opened {
+            Ok(Ok((handle, _report))) => return Some(handle),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => format!("opening the buffer failed: {error}"),
+        };
+        self.fail(identity, &reason);
+        None
     }
 
     fn input(&mut self, input: InputPlan) -> Option<Box<dyn Input>> {

@@ -39,17 +39,6 @@ impl RunningOutput {
         Self { id, output, buffered: Some(Buffered { buffer, runner, flush_at_shutdown }) }
     }
 
-    /// Ends an output of a pipeline that could not be built: nothing was taken, nothing is delivered.
-    pub(super) async fn abandon(self) {
-        match self.buffered {
-            Some(Buffered { buffer, runner, .. }) => {
-                buffer.close(false).await;
-                runner.stop(Instant::now()).await;
-            }
-            None => self.output.stop().await,
-        }
-    }
-
     async fn stop(self, deadline: Instant) -> Option<Leftover> {
         let Some(Buffered { buffer, runner, flush_at_shutdown }) = self.buffered else {
             // The deadline is kept by the caller; an output that hangs is dropped.

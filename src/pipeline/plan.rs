@@ -77,6 +77,7 @@ pub(super) struct StorePlan {
 /// Checks everything that can be checked without touching the world. `None` when there are faults.
 pub fn check(document: &Document, diagnostics: &mut Diagnostics) -> Option<Plan> {
     let mut checker = Checker { system: &document.system, diagnostics };
+    checker.refuse_several_workers(document);
     let mut inputs = Vec::new();
     for source in &document.sources {
         inputs.extend(checker.input(source));
@@ -97,6 +98,28 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
+    /// One process plays all workers. Sections that differ from worker to worker are not built: doing the same for all
+    /// of them would write to the wrong paths.
+    fn refuse_several_workers(&mut self, document: &Document) {
+        if self.system.workers > 1 {
+            let rules = document.labels.iter().flat_map(|label| &label.rules).chain(&document.rules);
+            for directive in document.sources.iter().chain(rules) {
+                if directive.element.depends_on_worker_id() {
+                    self.diagnostics
+                        .fault(&directive.element.span, "worker_id with several workers is not built yet")
+                        .hint("write a path or port of its own, or workers 1: one process uses all cores");
+                }
+            }
+        }
+        for (place, label) in document.labels.iter().enumerate() {
+            if document.labels[..place].iter().any(|earlier| earlier.name == label.name) {
+                self.diagnostics
+                    .fault(&label.span, format!("Section <label {}> appears twice", label.name))
+                    .hint("the same label in different <worker> sections is not built yet");
+            }
+        }
+    }
+
     fn input(&mut self, source: &Directive) -> Option<InputPlan> {
         let name = source.reserved.type_name.as_str();
         let Some(plugin) = INPUTS.iter().find(|plugin| plugin.names.contains(&name)) else {

@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicBool;
+
 use clap::Parser;
 
 use super::*;
@@ -5,6 +7,11 @@ use crate::bench::journal::Debts;
 use crate::bench::oracle::{Bounds, judge};
 use crate::bench::record::Mode;
 use crate::bench::send::{SendOptions, send};
+
+/// A stop flag that nobody sets.
+fn never() -> Arc<AtomicBool> {
+    Arc::default()
+}
 
 #[derive(Parser)]
 struct SendLine {

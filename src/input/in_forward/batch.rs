@@ -100,9 +100,15 @@ fn note_left_out(message: &Message, peer: IpAddr, shared: &Shared) {
     {
         let (id, time, record, skipped) = (&shared.plugin_id, &first.time, &first.record, dropped.invalid);
         if message.mode == Mode::Message {
-            tracing::warn!(plugin_id = %id, host = %peer, tag = %tag, %time, %record, repeated, "got invalid event and drop it:");
+            tracing::warn!(
+                plugin_id = %id, host = %peer, tag = %tag, %time, %record, repeated,
+                "got invalid event and drop it:"
+            );
         } else {
-            tracing::warn!(plugin_id = %id, host = %peer, tag = %tag, %time, %record, skipped, repeated, "skip invalid event:");
+            tracing::warn!(
+                plugin_id = %id, host = %peer, tag = %tag, %time, %record, skipped, repeated,
+                "skip invalid event:"
+            );
         }
     }
     if message.torn_bytes > 0 {

@@ -69,7 +69,7 @@ fn start(retry: RetryPolicy, script: Script) -> Bench {
         Arc::clone(&metrics),
         RunnerConfig { flush_thread_count: 1, retry, slow_flush_threshold: Duration::from_secs(20) },
     );
-    Bench { output, buffer, metrics, runner, backup: backup }
+    Bench { output, buffer, metrics, runner, backup }
 }
 
 impl Bench {
