@@ -134,7 +134,7 @@ async fn emit_figures(overview: &Overview, entrance: &Entrance, tag: &Tag) {
         return;
     }
     let stream = EventStream { tag: tag.clone(), entries: entries.into(), count: views.len() };
-    for answer in entrance.emit(vec![Arrival { stream, sender_chunk: None }]).await {
+    for answer in entrance.emit(vec![Arrival { stream, sender_chunk: None, labels_passed: 0 }]).await {
         if let Err(error) = answer {
             tracing::warn!(%error, "figures of plugins were refused");
         }

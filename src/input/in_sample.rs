@@ -145,7 +145,7 @@ impl Generator {
             let count = events.min(EVENTS_PER_STREAM);
             let entries = self.entries(count, time);
             let stream = EventStream { tag: self.tag.clone(), entries, count: count as usize };
-            arrivals.push(Arrival { stream, sender_chunk: None });
+            arrivals.push(Arrival { stream, sender_chunk: None, labels_passed: 0 });
             events -= count;
         }
         arrivals

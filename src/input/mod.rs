@@ -28,6 +28,8 @@ pub struct Arrival {
     pub stream: EventStream,
     /// The sender's chunk id, byte for byte (forward option `chunk`); stored with the events.
     pub sender_chunk: Option<Bytes>,
+    /// Labels it has passed; an input begins with 0. Bounds the way, since labels may lead in a circle.
+    pub labels_passed: u8,
 }
 
 /// Every input that is built.

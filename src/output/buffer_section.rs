@@ -167,6 +167,14 @@ pub struct BufferContext<'a> {
     pub slow_flush_threshold: Duration,
 }
 
+/// The fault for a plugin that never buffers, in Fluentd's words.
+pub fn refuse(section: &Element, plugin: &str, diagnostics: &mut Diagnostics) {
+    diagnostics.fault(
+        &section.span,
+        format!("<buffer> section is configured, but plugin '{plugin}' doesn't support buffering"),
+    );
+}
+
 /// Reads `<buffer>` of an output section. `Ok(None)`: the output has no buffer. `None` in the end: faults were found.
 pub fn read(
     output: &Element,
@@ -181,11 +189,7 @@ pub fn read(
     let (default_keys, default_type, default_timekey) = match (context.buffering, sections.first()) {
         (Buffering::Never, None) | (Buffering::Optional { .. }, None) => return Some(None),
         (Buffering::Never, Some(section)) => {
-            let name = output.type_name().unwrap_or_default();
-            diagnostics.fault(
-                &section.span,
-                format!("<buffer> section is configured, but plugin '{name}' doesn't support buffering"),
-            );
+            refuse(section, output.type_name().unwrap_or_default(), diagnostics);
             return None;
         }
         (Buffering::Optional { default_keys }, Some(_)) => (default_keys, "memory", None),

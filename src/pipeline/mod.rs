@@ -5,6 +5,9 @@ mod lifecycle;
 mod overview;
 mod plan;
 
+#[cfg(test)]
+mod tests;
+
 pub use lifecycle::{Running, StopSummary};
 pub use overview::{
     Category, MetricFamily, Overview, PluginView, ProcessInfo, Reading, RetryStatus, Sample, SampleKind,

@@ -30,6 +30,7 @@ impl ErrorStream {
     pub(super) fn send(
         &self,
         rejected: Vec<RejectedEvent>,
+        labels_passed: u8,
     ) -> Option<futures_util::future::BoxFuture<'static, Answers>> {
         let Some(label) = self.label.get() else {
             dump(&rejected, "dump an error event");
@@ -42,7 +43,7 @@ impl ErrorStream {
                 let mut entry = Vec::new();
                 msgpack::write_entry(&mut entry, event.time, &event.record.to_msgpack());
                 let stream = EventStream { tag: event.tag, entries: Bytes::from(entry), count: 1 };
-                Arrival { stream, sender_chunk: None }
+                Arrival { stream, sender_chunk: None, labels_passed }
             })
             .collect();
         Some(label.emit(batch))

@@ -67,7 +67,7 @@ impl Batch {
         if arrival.is_some() {
             self.bytes += message.stream.entries.len();
             let sender_chunk = chunk.as_ref().map(|chunk| chunk.bytes.clone());
-            self.arrivals.push(Arrival { stream: message.stream, sender_chunk });
+            self.arrivals.push(Arrival { stream: message.stream, sender_chunk, labels_passed: 0 });
         }
         self.owed.extend(chunk.map(|chunk| Owed { chunk, arrival }));
     }
