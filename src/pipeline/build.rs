@@ -193,11 +193,19 @@ impl Builder<'_> {
                 None
             }
         };
+        // Without its output nobody knows what the buffer's entries hold.
+        let output = built?;
+        let tag_in_entries = output.wants_tag_in_entries();
         let buffer = match &settings {
             None => None,
-            Some(settings) => Some(self.open_buffer(&identity, settings.buffer.clone()).await?),
+            Some(settings) => {
+                let mut buffer = settings.buffer.clone();
+                if tag_in_entries {
+                    buffer.entry_form = buffer::EntryForm::TaggedEvents;
+                }
+                Some(self.open_buffer(&identity, buffer).await?)
+            }
         };
-        let output = built?;
         let fields = Arc::clone(&output);
         view.fields = Some(Arc::new(move || fields.monitor_fields()));
         let samples = Arc::clone(&output);
@@ -212,7 +220,6 @@ impl Builder<'_> {
                 runner.flush_thread_count *= self.system.workers.max(1) as usize;
                 let flush_at_shutdown = settings.flush_at_shutdown;
                 unstarted.back = Some(Back { buffer: buffer.clone(), runner, flush_at_shutdown });
-                let tag_in_entries = output.wants_tag_in_entries();
                 let splitter = settings.splitter;
                 Arc::new(BufferedSink { buffer, splitter, tag_in_entries, metrics: Arc::clone(&metrics) })
             }
