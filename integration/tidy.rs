@@ -40,6 +40,7 @@ const BANS: &[(&str, &[&str], &str)] = &[
         &["crate::input", "crate::output"],
         "a buffer knows neither where events come from nor go to",
     ),
+    ("src/buffer", &["crate::config", "crate::params"], "a buffer gets figures, not configuration text"),
     (
         "src/input",
         &["crate::output", "crate::buffer"],
@@ -47,7 +48,24 @@ const BANS: &[(&str, &[&str], &str)] = &[
     ),
     ("src/output", &["crate::input"], "an output must not know inputs"),
     ("src/net", &["crate::forward", "crate::input", "crate::output"], "sockets know no messages"),
-    ("src/bench", &["crate::forward"], "the judges share no code with what they judge"),
+    ("src/net", &["crate::event", "crate::buffer", "crate::pipeline"], "sockets know no messages"),
+    (
+        "src/telemetry",
+        &["crate::input", "crate::router", "crate::filter", "crate::output", "crate::pipeline"],
+        "what is counted and logged does not depend on who does it",
+    ),
+    ("src/process", STATIONS_AND_WIRE, "the process knows nothing of what runs in it"),
+    ("src/bench", STATIONS_AND_WIRE, "the judges share no code with what they judge"),
+];
+const STATIONS_AND_WIRE: &[&str] = &[
+    "crate::event",
+    "crate::forward",
+    "crate::input",
+    "crate::router",
+    "crate::filter",
+    "crate::buffer",
+    "crate::output",
+    "crate::pipeline",
 ];
 const IO: &[&str] = &["tokio::", "std::fs", "std::net"];
 
