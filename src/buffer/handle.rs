@@ -237,10 +237,11 @@ impl BufferHandle {
         self.link.inbox.push(Request::EnqueueAll);
     }
 
-    /// True while arrivals would be refused: staged and queued bytes are at `total_limit_size`.
+    /// True while arrivals would be refused: staged and queued bytes are at `total_limit_size`. Asked for every new
+    /// connection and heartbeat, so it compares two numbers.
     pub fn is_full(&self) -> bool {
-        let stats = self.stats();
-        stats.stage_bytes + stats.queue_bytes >= stats.total_limit_bytes
+        let state = self.link.queue.lock();
+        state.figures.stage_bytes.saturating_add(state.bytes) >= state.figures.total_limit_bytes
     }
 
     /// Every chunk that waits in the queue goes aside (retries at their limit).

@@ -206,7 +206,8 @@ impl Counters {
         counter.fetch_add(value as u64, Ordering::Relaxed);
     }
 
-    fn samples(&self, plugin_id: &str) -> Vec<Sample> {
+    /// The page adds the label `plugin_id`.
+    fn samples(&self) -> Vec<Sample> {
         use SampleKind::{Counter, Gauge};
         let figures: [(&'static str, &'static str, SampleKind, &AtomicU64); 9] = [
             ("tributary_forward_connections", "Open connections.", Gauge, &self.open),
@@ -245,7 +246,7 @@ impl Counters {
                 name,
                 help,
                 kind,
-                labels: vec![("plugin_id", plugin_id.to_owned())],
+                labels: Vec::new(),
                 value: value.load(Ordering::Relaxed) as f64,
             })
             .collect()
@@ -353,7 +354,7 @@ impl Input for ForwardInput {
 
     fn samples(&self) -> Option<Reading<Vec<Sample>>> {
         let shared = Arc::clone(&self.shared);
-        Some(Arc::new(move || shared.counters.samples(&shared.plugin_id)))
+        Some(Arc::new(move || shared.counters.samples()))
     }
 }
 

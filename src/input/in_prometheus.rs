@@ -137,16 +137,26 @@ mod tests {
             }]
         }));
         overview.register(file);
-        overview.register(PluginView::new("in", Category::Input, "forward"));
+        let mut forward = PluginView::new("in", Category::Input, "forward");
+        forward.samples = forward_input().samples();
+        overview.register(forward);
         Arc::new(overview)
+    }
+
+    /// A real one: its samples are part of what the page is checked for.
+    fn forward_input() -> Box<dyn Input> {
+        let element = Element::new("source", "").with_param("port", "0").with_param("bind", "127.0.0.1");
+        let config = (super::super::in_forward::PLUGIN.configure)(&element, &mut Diagnostics::new());
+        let context = context(Arc::new(RefusingSink::refusing(0)));
+        config.expect("configured").build(context).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[tokio::test]
     async fn metrics_have_the_known_names_and_labels() {
         let overview = overview();
-        let monitor = Element::new("source", "")
-            .with_param("@type", "prometheus_output_monitor")
-            .with_child(Element::new("labels", "").with_param("worker", "w${worker_id}"));
+        let monitor = Element::new("source", "").with_param("@type", "prometheus_output_monitor").with_child(
+            Element::new("labels", "").with_param("worker", "w${worker_id}").with_param("type", "x"),
+        );
         let mut diagnostics = Diagnostics::new();
         let config = (OUTPUT_MONITOR.configure)(&monitor, &mut diagnostics).expect("configured");
         let mut monitor_context = context(Arc::new(RefusingSink::refusing(0)));
@@ -169,6 +179,7 @@ mod tests {
             r#"fluentd_output_status_retry_wait{plugin_id="out \"1\"",type="file",worker="w0"} 0"#,
             r#"tributary_upstream_healthy{plugin_id="out \"1\"",address="192.0.2.1:24224"} 1"#,
             r#"tributary_input_records_total{plugin_id="in",type="forward"} 0"#,
+            r#"tributary_forward_connections{plugin_id="in"} 0"#,
         ] {
             assert!(body.lines().any(|found| found == line), "{line} is missing in\n{body}");
         }
@@ -177,6 +188,7 @@ mod tests {
             memory.and_then(|line| line.split(' ').nth(1)).expect("memory").parse().expect("a number");
         assert!(bytes > 1e5, "{bytes}");
         assert_every_family_stands_once(&body);
+        assert_no_label_stands_twice(&body);
         let (head, _) = get(address, "/other").await;
         assert!(head.starts_with("HTTP/1.1 404"), "{head}");
         input.stop().await;
@@ -189,6 +201,20 @@ mod tests {
             let name = line.split(['{', ' ']).next().expect("a name");
             assert!(seen.last() == Some(&name) || !seen.contains(&name), "{name} stands twice");
             seen.push(name);
+        }
+    }
+
+    /// Prometheus refuses a page where one line names a label twice.
+    fn assert_no_label_stands_twice(body: &str) {
+        for line in body.lines().filter(|line| !line.starts_with('#')) {
+            // Every label but the last ends in `",`; the values here hold no comma.
+            let labels = line.split_once('{').map_or("", |(_, labels)| labels);
+            let mut names: Vec<&str> =
+                labels.split(',').map(|label| label.split('=').next().expect("a name")).collect();
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count, "a label stands twice in {line}");
         }
     }
 

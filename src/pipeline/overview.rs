@@ -64,7 +64,7 @@ pub struct Sample {
     pub help: &'static str,
     /// Counter or gauge.
     pub kind: SampleKind,
-    /// Labels in order.
+    /// Labels in order, without `plugin_id`: the page puts it before them.
     pub labels: Vec<(&'static str, String)>,
     /// The figure.
     pub value: f64,

@@ -86,8 +86,16 @@ impl Page {
     }
 }
 
+/// Labels of `<labels>` behind our own. Prometheus refuses the whole page when a line names a label twice, so ours stay
+/// and a second of the same name is left out.
 fn with_extra<'a>(own: &[(&'a str, &'a str)], extra: &'a [(String, String)]) -> Vec<(&'a str, &'a str)> {
-    own.iter().copied().chain(extra.iter().map(|(name, text)| (name.as_str(), text.as_str()))).collect()
+    let mut labels = own.to_vec();
+    for (name, text) in extra {
+        if labels.iter().all(|(known, _)| known != name) {
+            labels.push((name, text));
+        }
+    }
+    labels
 }
 
 /// What `prometheus_monitor` shows.
