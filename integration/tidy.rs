@@ -48,6 +48,8 @@ const BANS: &[(&str, &[&str], &str)] = &[
     ),
     ("src/output", &["crate::input"], "an output must not know inputs"),
     ("src/net", &["crate::forward", "crate::input", "crate::output"], "sockets know no messages"),
+    ("src/time", IO, "a moment is text, nothing else"),
+    ("src/buffer", &["crate::formatter"], "a chunk is bytes, not text"),
     ("src/net", &["crate::event", "crate::buffer", "crate::pipeline"], "sockets know no messages"),
     (
         "src/telemetry",

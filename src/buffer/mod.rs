@@ -60,4 +60,4 @@ pub use settings::{
     FILE_CHUNK_LIMIT_BYTES, FILE_TOTAL_LIMIT_BYTES, FileConfig, Fsync, MEMORY_CHUNK_LIMIT_BYTES,
     MEMORY_TOTAL_LIMIT_BYTES, OpenError, OverflowAction, RecoveryReport,
 };
-pub use split::{Splitter, Timekey, Zone};
+pub use split::{Splitter, Timekey};

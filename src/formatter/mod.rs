@@ -13,7 +13,6 @@ mod formatter_stdout;
 mod formatter_tsv;
 pub mod json;
 pub mod ruby_text;
-pub mod time_format;
 mod time_text;
 pub mod token;
 
@@ -22,7 +21,7 @@ use std::sync::Arc;
 use crate::config::{Diagnostics, Element, Param, SectionSpec, nearest};
 use crate::event::msgpack::Stop;
 use crate::event::{ChunkEntries, EventTime};
-use time_format::BrokenTime;
+use crate::time::BrokenTime;
 
 /// One line of the table of formatters.
 pub struct FormatterPlugin {

@@ -2,10 +2,10 @@
 
 use serde_json::Value as Json;
 
-use super::time_format::tests::with_local_zone;
 use super::*;
 use crate::config::Diagnostics;
 use crate::event::Value;
+use crate::time::with_local_zone;
 
 /// A section from the `params` of a vector row: `<name argument>#1` keys are sub-sections.
 pub(crate) fn element_of(name: &str, params: &Json) -> Element {

@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn retry_and_config_are_shown_when_asked_for() {
         let pages = Pages { overview: overview(), include: Include { config: true, retry: true } };
-        let fields = crate::formatter::time_format::tests::with_local_zone("Etc/UTC", || pages.plugins(&[]));
+        let fields = crate::time::with_local_zone("Etc/UTC", || pages.plugins(&[]));
         assert_eq!(fields[0]["config"], json!({"@type": "forward", "shared_key": "xxxxxx"}));
         assert_eq!(fields[0]["retry_count"], Json::Null);
         assert!(!fields[0].contains_key("retry"));

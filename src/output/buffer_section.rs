@@ -19,9 +19,10 @@ use super::retry::{RetryKind, RetryPolicy};
 use super::runner::RunnerConfig;
 use crate::buffer::{
     BufferConfig, BufferKind, ChunkKeys, FLUSH_INTERVAL, FileConfig, FlushMode, FlushRules, Fsync,
-    OverflowAction, Splitter, Timekey, TimekeyFlush, Zone,
+    OverflowAction, Splitter, Timekey, TimekeyFlush,
 };
 use crate::config::{Diagnostics, Element, FsyncPolicy, OctalMode, Seconds, SizeBytes, SystemConfig};
+use crate::time::Zone;
 use crate::{config_enum, params};
 
 config_enum! {
@@ -332,10 +333,9 @@ impl Reader<'_> {
             _ if self.params.timekey_use_utc => Zone::Fixed(0),
             None => Zone::local(),
             Some(text) => match Zone::parse(text) {
-                Some(zone) => zone,
-                None => {
-                    let message = format!("unknown timekey_zone '{text}'");
-                    return self.fault(diagnostics, message, "+09:00, +0900, +09 or Region/City");
+                Ok(zone) => zone,
+                Err(error) => {
+                    return self.fault(diagnostics, format!("timekey_zone: {error}"), ZONES);
                 }
             },
         };
@@ -414,3 +414,6 @@ impl Reader<'_> {
 
 /// What the argument of `<buffer>` may hold.
 const CHUNK_KEYS: &str = "chunk keys such as tag, time, a field name or $.a.b";
+
+/// What `timekey_zone` may hold.
+const ZONES: &str = "+09:00, +0900, +09 or Region/City";

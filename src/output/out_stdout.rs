@@ -136,7 +136,7 @@ impl Output for StdoutOutput {
 mod tests {
     use super::*;
     use crate::event::{EventTime, msgpack};
-    use crate::formatter::time_format::tests::with_local_zone;
+    use crate::time::with_local_zone;
 
     fn formatter(element: &Element) -> Arc<dyn Formatter> {
         let mut diagnostics = Diagnostics::new();

@@ -5,8 +5,8 @@
 use crate::buffer::{ChunkId, ChunkKeys, Metadata};
 use crate::event::{EventTime, Value};
 use crate::formatter::ruby_text;
-use crate::formatter::time_format::{BrokenTime, TimeFormat, Zone};
 use crate::formatter::token::Cursor;
+use crate::time::{BrokenTime, TimeFormat, Zone};
 
 /// A tag or field value that would lead out of the directory that the configuration names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -16,9 +16,9 @@ use super::retry::{Retry, RetryPolicy, Verdict};
 use super::{Output, WriteError};
 use crate::buffer::{BufferHandle, Chunk, ChunkId};
 use crate::event::EventTime;
-use crate::formatter::time_format::{TimeFormat, Zone};
 use crate::pipeline::RetryStatus;
 use crate::telemetry::PluginMetrics;
+use crate::time::{TimeFormat, Zone};
 
 /// How chunks are delivered: the flush and retry parameters of `<buffer>`.
 #[derive(Clone, Debug)]
