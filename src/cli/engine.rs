@@ -35,6 +35,12 @@ pub(super) struct Additions<'a> {
 
 /// Reads and checks the configuration; faults and warnings go to the diagnostics. `None` when there are faults.
 pub(super) fn load(path: &Path, additions: Additions<'_>, diagnostics: &mut Diagnostics) -> Option<Loaded> {
+    let loaded = read(path, additions, diagnostics);
+    diagnostics.sort_by_place();
+    loaded
+}
+
+fn read(path: &Path, additions: Additions<'_>, diagnostics: &mut Diagnostics) -> Option<Loaded> {
     let include_dir = env::var_os("FLUENT_CONF_INCLUDE_DIR").unwrap_or_else(|| INCLUDE_DIRECTORY.into());
     let options = config::LoadOptions {
         inline: additions.inline.map(str::to_owned),

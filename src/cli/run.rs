@@ -216,9 +216,13 @@ fn load(args: &RunArgs) -> Result<Loaded, Failure> {
     let mut faults = 0;
     for fault in diagnostics.faults() {
         faults += 1;
-        error!(target: SUPERVISOR, "config error in {fault}");
+        let text = fault.to_string();
+        match text.strip_prefix("error: ") {
+            Some(nowhere) => error!(target: SUPERVISOR, "config error: {nowhere}"),
+            None => error!(target: SUPERVISOR, "config error in {text}"),
+        }
         if options_hide_failures(args) {
-            eprintln!("{fault}");
+            eprintln!("{text}");
         }
     }
     match loaded {

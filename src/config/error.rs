@@ -198,6 +198,26 @@ impl Diagnostics {
         self.overflow.insert(Box::new(item))
     }
 
+    /// Puts everything in the order of the files and lines; what stands nowhere comes first. Files keep the order in
+    /// which something was first found in them.
+    pub fn sort_by_place(&mut self) {
+        let mut files: Vec<String> = Vec::new();
+        let place = |item: &Diagnostic, files: &mut Vec<String>| {
+            let span = item.span.as_ref()?;
+            let file = span.source.name.to_string();
+            let nth = files.iter().position(|known| *known == file).unwrap_or_else(|| {
+                files.push(file);
+                files.len() - 1
+            });
+            Some((nth, span.line, span.column))
+        };
+        let keys: Vec<_> = self.items.iter().map(|item| place(item, &mut files)).collect();
+        let mut order: Vec<usize> = (0..self.items.len()).collect();
+        order.sort_by_key(|&nth| keys[nth]);
+        let mut items: Vec<Option<Diagnostic>> = std::mem::take(&mut self.items).into_iter().map(Some).collect();
+        self.items = order.into_iter().filter_map(|nth| items[nth].take()).collect();
+    }
+
     /// True if anything would keep the process from starting.
     pub fn has_faults(&self) -> bool {
         self.omitted_faults > 0 || self.faults().next().is_some()

@@ -109,6 +109,12 @@ pub trait Output: Send + Sync {
         1
     }
 
+    /// Resolves when the destination is seen to be well again, for outputs that watch it: a retry that waits for its
+    /// time is then made at once.
+    fn recovered(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Ends background tasks and closes connections; no `write` is running any more.
     fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})

@@ -300,6 +300,10 @@ impl Output for OutForward {
         4
     }
 
+    fn recovered(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.dispatcher.roster.recovered.notified())
+    }
+
     fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async { self.dispatcher.stop() })
     }

@@ -12,6 +12,7 @@ fn faults_of(text: &str) -> String {
     let mut diagnostics = Diagnostics::new();
     let plan = load(path, &options, &mut diagnostics).and_then(|document| check(&document, &mut diagnostics));
     assert_eq!(plan.is_none(), diagnostics.has_faults());
+    diagnostics.sort_by_place();
     diagnostics.faults().map(|fault| fault.one_line() + "\n").collect()
 }
 
@@ -81,4 +82,15 @@ fn buffer_sections_are_checked() {
     let copy =
         faults_of("<match **>\n@type copy\n<buffer>\n</buffer>\n<store>\n@type null\n</store>\n</match>\n");
     assert!(copy.contains("doesn't support buffering"), "{copy}");
+}
+
+#[test]
+fn faults_come_in_the_order_of_the_lines() {
+    let text = "<match **>\n@type nothing\n</match>\n<source>\n@type forward\nport abc99999\n<security>\n</security>\n</source>\n\
+                <match **>\n@type nowhere\n</match>\n";
+    let lines: Vec<u32> = faults_of(text)
+        .lines()
+        .filter_map(|line| line.split("/test.conf:").nth(1)?.split(':').next()?.parse().ok())
+        .collect();
+    assert!(lines.len() >= 3 && lines.is_sorted(), "{lines:?}");
 }

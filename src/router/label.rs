@@ -21,7 +21,7 @@ fn circle(batch: &[Arrival]) -> BoxFuture<'static, Answers> {
     let reason = format!("labels lead in a circle: more than {LABELS_MAX} passed");
     if let Some(folded) = LINES.admit() {
         let tag = batch.first().map(|arrival| arrival.stream.tag.to_string()).unwrap_or_default();
-        tracing::error!(tag = %tag, folded, "{reason}; its events are refused, mend @label or relabel");
+        tracing::error!(tag = %tag, repeated = folded, "{reason}; its events are refused, mend @label or relabel");
     }
     Box::pin(std::future::ready(vec![Err(EmitError::Output(reason)); batch.len()]))
 }
