@@ -72,7 +72,8 @@ impl fmt::Debug for ChunkId {
     }
 }
 
-/// A chunk that a flush task has taken. Its bytes are a msgpack stream of `[time, record]` pairs.
+/// A chunk that a flush task has taken. Its bytes are a msgpack stream of `[time, record]` or `[tag, time, record]`
+/// entries, as `BufferConfig::entry_form` says.
 #[derive(Debug)]
 pub struct Chunk {
     /// Its id, which travels as the forward option `chunk`.

@@ -119,11 +119,7 @@ impl Input for MonitorAgent {
 
 /// One event per plugin; the figures are gone if they are refused, the next ones come soon.
 async fn emit_figures(overview: &Overview, entrance: &Entrance, tag: &Tag) {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let time = EventTime::Ext {
-        seconds: u32::try_from(now.as_secs()).unwrap_or(u32::MAX),
-        nanoseconds: now.subsec_nanos(),
-    };
+    let time = EventTime::of(SystemTime::now());
     let mut entries = Vec::new();
     let views = overview.plugins();
     for view in &views {

@@ -114,19 +114,25 @@ async fn page(State(overview): State<Arc<Overview>>) -> Response {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
+    use std::time::{Duration, SystemTime};
 
     use super::super::http_server::get;
     use super::super::tests::{RefusingSink, context};
     use super::*;
-    use crate::buffer::BufferStats;
+    use crate::buffer::{BufferStats, DiskFigures};
     use crate::pipeline::{Category, PluginView, Sample, SampleKind};
 
     fn overview() -> Arc<Overview> {
         let overview = Overview::default();
         let mut file = PluginView::new("out \"1\"", Category::Output, "file");
         file.metrics.errors.store(2, Ordering::Relaxed);
-        file.buffer =
-            Some(Arc::new(|| BufferStats { stage_bytes: 30, queue_bytes: 20, ..BufferStats::default() }));
+        file.buffer = Some(Arc::new(|| BufferStats {
+            stage_bytes: 30,
+            queue_bytes: 20,
+            oldest: Some(SystemTime::now() - Duration::from_secs(7)),
+            disk: DiskFigures { failed_syncs: 3, chunks_set_aside: 4, ..DiskFigures::default() },
+            ..BufferStats::default()
+        }));
         file.samples = Some(Arc::new(|| {
             vec![Sample {
                 name: "tributary_upstream_healthy",
@@ -140,6 +146,15 @@ mod tests {
         let mut forward = PluginView::new("in", Category::Input, "forward");
         forward.samples = forward_input().samples();
         overview.register(forward);
+        overview.register_samples(Arc::new(|| {
+            vec![Sample {
+                name: "tributary_memory_used_bytes",
+                help: "in transit",
+                kind: SampleKind::Gauge,
+                labels: Vec::new(),
+                value: 5.0,
+            }]
+        }));
         Arc::new(overview)
     }
 
@@ -180,6 +195,9 @@ mod tests {
             r#"tributary_upstream_healthy{plugin_id="out \"1\"",address="192.0.2.1:24224"} 1"#,
             r#"tributary_input_records_total{plugin_id="in",type="forward"} 0"#,
             r#"tributary_forward_connections{plugin_id="in"} 0"#,
+            r#"tributary_buffer_failed_syncs_total{plugin_id="out \"1\"",type="file"} 3"#,
+            r#"tributary_buffer_chunks_set_aside_total{plugin_id="out \"1\"",type="file"} 4"#,
+            "tributary_memory_used_bytes 5",
         ] {
             assert!(body.lines().any(|found| found == line), "{line} is missing in\n{body}");
         }
@@ -187,6 +205,10 @@ mod tests {
         let bytes: f64 =
             memory.and_then(|line| line.split(' ').nth(1)).expect("memory").parse().expect("a number");
         assert!(bytes > 1e5, "{bytes}");
+        let age = body.lines().find(|line| line.starts_with("tributary_buffer_oldest_chunk_age_seconds"));
+        let age: f64 =
+            age.and_then(|line| line.rsplit(' ').next()).expect("an age").parse().expect("a number");
+        assert!(age >= 7.0, "{age}");
         assert_every_family_stands_once(&body);
         assert_no_label_stands_twice(&body);
         let (head, _) = get(address, "/other").await;

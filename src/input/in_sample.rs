@@ -242,7 +242,7 @@ impl SampleTask {
                 _ = ticks.tick() => {}
                 _ = self.stopped.wait_for(|stopped| *stopped) => return,
             }
-            let arrivals = self.generator.arrivals(self.pace.events(slot), now());
+            let arrivals = self.generator.arrivals(self.pace.events(slot), EventTime::of(SystemTime::now()));
             if !self.emit(arrivals).await {
                 return;
             }
@@ -280,14 +280,6 @@ impl SampleTask {
         self.metrics.emit_count.fetch_add(1, Ordering::Relaxed);
         self.metrics.emit_records.fetch_add(arrival.stream.count as u64, Ordering::Relaxed);
         self.metrics.emit_bytes.fetch_add(arrival.stream.entries.len() as u64, Ordering::Relaxed);
-    }
-}
-
-fn now() -> EventTime {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    EventTime::Ext {
-        seconds: u32::try_from(since.as_secs()).unwrap_or(u32::MAX),
-        nanoseconds: since.subsec_nanos(),
     }
 }
 

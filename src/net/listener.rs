@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -26,6 +27,14 @@ const KEEPALIVE_PROBES: u32 = 4;
 static ACCEPT_ERROR: Limited = Limited::per_minute(2);
 /// At the limit, each client that leaves ends an episode and the next one begins another.
 static EXHAUSTED: Limited = Limited::per_minute(1);
+
+/// Connections that all listeners of the process answered with a reset for want of a descriptor, since its start.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// Connections that all listeners of the process answered with a reset for want of a descriptor.
+pub fn refused_connections() -> u64 {
+    REFUSED.load(Ordering::Relaxed)
+}
 
 /// Opens a listening socket; inside the tokio runtime.
 ///
@@ -81,8 +90,9 @@ impl Acceptor {
         self.listener.local_addr()
     }
 
-    /// Connections answered with a reset for want of a descriptor.
-    pub fn refused(&self) -> u64 {
+    /// Connections that this one answered with a reset for want of a descriptor.
+    #[cfg(test)]
+    fn refused(&self) -> u64 {
         self.refused
     }
 
@@ -134,6 +144,7 @@ impl Acceptor {
         // The listener is known to be readable, so this answers at once or not at all.
         if let Some(Ok((stream, _))) = self.listener.accept().now_or_never() {
             self.refused += 1;
+            REFUSED.fetch_add(1, Ordering::Relaxed);
             reset(stream);
         }
         self.reserve = spare();
@@ -187,6 +198,7 @@ mod tests {
         refused.readable().await.unwrap();
         assert_eq!(refused.try_read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         assert_eq!((acceptor.refused(), acceptor.exhausted, acceptor.reserve.is_some()), (1, true, true));
+        assert!(refused_connections() >= 1);
         let _next = TcpStream::connect(address).await.unwrap();
         acceptor.accept().await;
         assert!(!acceptor.exhausted);

@@ -383,6 +383,9 @@ impl Reader<'_> {
         if let Some(length) = params.queue_limit_length {
             buffer.total_limit_bytes = buffer.chunk_limit_bytes.saturating_mul(length);
         }
+        if let (BufferKind::Memory, Some(limit)) = (&buffer.kind, self.context.system.memory_limit) {
+            buffer.total_limit_bytes = buffer.total_limit_bytes.min(limit.0);
+        }
         buffer.queued_chunks_limit =
             Some(params.queued_chunks_limit_size.unwrap_or(params.flush_thread_count.max(1)));
         buffer.overflow_action = match params.overflow_action {
@@ -417,3 +420,36 @@ const CHUNK_KEYS: &str = "chunk keys such as tag, time, a field name or $.a.b";
 
 /// What `timekey_zone` may hold.
 const ZONES: &str = "+09:00, +0900, +09 or Region/City";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn total_limit(kind: &str, written: Option<&str>, memory_limit: Option<u64>) -> u64 {
+        let mut section = Element::new("buffer", "").with_param("@type", kind).with_param("path", "/nowhere");
+        if let Some(limit) = written {
+            section = section.with_param("total_limit_size", limit);
+        }
+        let output = Element::new("match", "**").with_child(section);
+        let system = SystemConfig { memory_limit: memory_limit.map(SizeBytes), ..SystemConfig::default() };
+        let context = BufferContext {
+            plugin_id: "out",
+            has_id: true,
+            buffering: Buffering::Optional { default_keys: &[] },
+            default_path: None,
+            system: &system,
+            slow_flush_threshold: Duration::from_secs(20),
+        };
+        let settings = read(&output, &context, &mut Diagnostics::new());
+        settings.flatten().expect("settings").buffer.total_limit_bytes
+    }
+
+    #[test]
+    fn a_written_memory_limit_bounds_memory_buffers() {
+        assert_eq!(total_limit("memory", None, None), 512 << 20);
+        assert_eq!(total_limit("memory", None, Some(64 << 20)), 64 << 20);
+        assert_eq!(total_limit("memory", Some("1m"), Some(64 << 20)), 1 << 20);
+        assert_eq!(total_limit("memory", Some("1g"), Some(64 << 20)), 64 << 20);
+        assert_eq!(total_limit("file", Some("1g"), Some(64 << 20)), 1 << 30);
+    }
+}

@@ -162,11 +162,6 @@ impl Overview {
         self.plugins.write().unwrap_or_else(|poisoned| poisoned.into_inner()).push(view);
     }
 
-    /// Replaces all plugins at once (after a reload).
-    pub fn replace(&self, views: Vec<PluginView>) {
-        *self.plugins.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = views;
-    }
-
     /// All plugins in Fluentd's order: inputs, top-level outputs, top-level filters, then the outputs and filters of
     /// each label; within each group as registered.
     pub fn plugins(&self) -> Vec<PluginView> {
