@@ -8,7 +8,7 @@ BINARY := target/release/tributary
 .PHONY: run build test fuzz perf soak-crash faults clean help
 
 run: build ## build, start conf/quickstart.conf, show what arrives
-	@printf '\n  tributary listens on 127.0.0.1:24224 and prints each event as a line of JSON. Ctrl-C ends it.\n'
+	@printf '\n  tributary will listen on 127.0.0.1:24224 and print each event as a line of JSON. Ctrl-C ends it.\n'
 	@printf '  To see an event of your own, type in another terminal, in this folder:\n\n'
 	@printf "    echo '{\"message\":\"hello\"}' | ./$(BINARY) cat my.tag\n\n"
 	@mkdir -p .cache/quickstart
