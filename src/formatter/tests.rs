@@ -151,6 +151,24 @@ fn unknown_types_are_named_with_the_nearest() {
     assert!(diagnostics.render().contains("did you mean 'json'?"), "{}", diagnostics.render());
 }
 
+/// Appends the text of a run of entries as one piece; says how many lines it has.
+fn format_entries(
+    formatter: &dyn Formatter,
+    tag: &[u8],
+    entries: &[u8],
+    scratch: &mut Scratch,
+    out: &mut Vec<u8>,
+) -> Result<usize, FormatError> {
+    let mut lines = 0;
+    let slices = std::iter::once(entries);
+    format_in_pieces(formatter, tag, slices, usize::MAX, scratch, &mut |piece| {
+        lines += piece.iter().filter(|byte| **byte == b'\n').count();
+        out.extend_from_slice(piece);
+        Ok::<_, FormatError>(())
+    })?;
+    Ok(lines)
+}
+
 #[test]
 fn a_batch_remembers_its_second_and_forgets_half_events() {
     let formatter = with_local_zone("Etc/UTC", || built(&Element::new("match", "")));

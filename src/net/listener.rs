@@ -17,9 +17,9 @@ pub const DEFAULT_BACKLOG: i32 = 4096;
 /// Pause after an accept that failed for want of memory or descriptors, so that the loop does not spin.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How TCP finds peers whose host has vanished: (60 s of silence) + 4 probes, 15 s apart = 2 minutes. The system's
-/// default of more than 2 hours would hold the descriptors of a lost rack half a day of reboots long.
-pub const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
+/// How TCP finds peers whose host has vanished: after the silence of `keepalive_time` (60 s when not written) come 4
+/// probes, 15 s apart, 2 minutes in all. The system's default of more than 2 hours would hold the descriptors of a lost
+/// rack half a day of reboots long.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
 

@@ -491,3 +491,12 @@ async fn a_taken_port_is_named() {
     let error = bind_both("127.0.0.1", lab.address.port(), None).unwrap_err();
     assert!(error.0.contains(&format!("127.0.0.1:{}", lab.address.port())), "{error}");
 }
+
+#[test]
+fn limits_that_are_not_written_are_those_of_the_wire() {
+    let mut diagnostics = Diagnostics::new();
+    let params = ForwardInputParams::from_element(&Element::new("source", ""), &mut diagnostics);
+    let reader = Settings::new(&params.expect("parameters")).reader;
+    assert_eq!(reader.decompression_size_limit, ReaderSettings::default().decompression_size_limit);
+    assert_eq!(reader.message_size_limit, ReaderSettings::default().message_size_limit);
+}

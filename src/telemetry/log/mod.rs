@@ -33,7 +33,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use crate::event::EventTime;
 use crate::time::{TimeFormat, Zone};
 
-pub use level::{Level, UnknownLevel};
+pub use level::Level;
 pub use sink::Target;
 
 use line::{Line, inspect, inspect_float, printable};
