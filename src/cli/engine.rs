@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{self, Diagnostics, Document, SystemConfig};
-use crate::pipeline::{self, Overview, Plan, ProcessInfo};
-use crate::telemetry::log;
+use crate::pipeline::{self, Plan};
+use crate::telemetry::{Overview, ProcessInfo, log};
 
 /// Folder whose files are appended to the configuration when neither `$FLUENT_CONF_INCLUDE_DIR` nor `<system>` names
 /// one; Fluentd's.

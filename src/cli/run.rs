@@ -13,9 +13,9 @@ use super::args::RunArgs;
 use super::engine::{self, Additions, Loaded, Running};
 use super::{EXIT_CONFIGURATION, EXIT_FAILURE};
 use crate::config::Diagnostics;
-use crate::pipeline::ProcessInfo;
 use crate::process::signals::{self, Request, Signals};
 use crate::process::{self, Identity, PidFile};
+use crate::telemetry::ProcessInfo;
 use crate::telemetry::log::{self, Level, Logger, SUPERVISOR, Target};
 
 /// Where a configuration is looked for, first found wins: our own place, then those of the packages that we replace

@@ -24,6 +24,11 @@ const SECRET_WORDS: [&str; 12] = [
     "connection_string",
 ];
 
+/// A checked configuration that could not become a running part. Text says what, where and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BuildError(pub String);
+
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {

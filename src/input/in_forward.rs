@@ -34,15 +34,14 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::{Input, InputConfig, InputContext, InputPlugin};
-use crate::config::{Diagnostics, Element, Seconds, SizeBytes};
+use crate::config::{BuildError, Diagnostics, Element, Seconds, SizeBytes};
 use crate::event::Tag;
 use crate::forward::{MESSAGE_SIZE_LIMIT_BYTES, ReaderSettings};
 use crate::net::budget::MemoryBudget;
 use crate::net::heartbeat::HeartbeatSocket;
 use crate::net::listener::{self, Acceptor};
-use crate::pipeline::{BuildError, Reading, Sample, SampleKind};
 use crate::router::Entrance;
-use crate::telemetry::PluginMetrics;
+use crate::telemetry::{PluginMetrics, Reading, Sample, SampleKind};
 
 crate::params! {
     /// Takes events over the forward protocol (TCP, with UDP heartbeats on the same port).

@@ -27,11 +27,11 @@ use serde_json::{Map, Value as Json, json};
 use tokio::task::JoinHandle;
 
 use super::http_server::HttpServer;
-use super::{Arrival, Input, InputConfig, InputContext, InputPlugin};
-use crate::config::{Diagnostics, Element, Seconds};
+use super::{Input, InputConfig, InputContext, InputPlugin};
+use crate::config::{BuildError, Diagnostics, Element, Seconds};
 use crate::event::{EventStream, EventTime, Tag, Value, msgpack};
-use crate::pipeline::{BuildError, Overview, PluginView};
-use crate::router::Entrance;
+use crate::router::{Arrival, Entrance};
+use crate::telemetry::{Overview, PluginView};
 pub(super) use fields::available_percent;
 use fields::{Include, plugin_fields};
 
@@ -130,7 +130,7 @@ async fn emit_figures(overview: &Overview, entrance: &Entrance, tag: &Tag) {
         return;
     }
     let stream = EventStream { tag: tag.clone(), entries: entries.into(), count: views.len() };
-    for answer in entrance.emit(vec![Arrival { stream, sender_chunk: None, labels_passed: 0 }]).await {
+    for answer in entrance.emit(vec![Arrival::new(stream, None)]).await {
         if let Err(error) = answer {
             tracing::warn!(%error, "figures of plugins were refused");
         }
@@ -245,7 +245,7 @@ mod tests {
     use super::super::tests::{RefusingSink, context};
     use super::*;
     use crate::buffer::BufferStats;
-    use crate::pipeline::{Category, RetryStatus};
+    use crate::telemetry::{Category, RetryStatus};
 
     fn overview() -> Arc<Overview> {
         let overview = Overview::default();

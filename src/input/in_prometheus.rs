@@ -34,8 +34,8 @@ use futures_util::future::BoxFuture;
 
 use super::http_server::HttpServer;
 use super::{Input, InputConfig, InputContext, InputPlugin};
-use crate::config::{Diagnostics, Element};
-use crate::pipeline::{BuildError, Overview};
+use crate::config::{BuildError, Diagnostics, Element};
+use crate::telemetry::Overview;
 pub use monitors::{MONITOR, OUTPUT_MONITOR, TAIL_MONITOR};
 
 /// Prometheus' text format.
@@ -120,7 +120,7 @@ mod tests {
     use super::super::tests::{RefusingSink, context};
     use super::*;
     use crate::buffer::{BufferStats, DiskFigures};
-    use crate::pipeline::{Category, PluginView, Sample, SampleKind};
+    use crate::telemetry::{Category, PluginView, Sample, SampleKind};
 
     fn overview() -> Arc<Overview> {
         let overview = Overview::default();

@@ -24,11 +24,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-use super::{Arrival, Input, InputConfig, InputContext, InputPlugin};
-use crate::config::{Diagnostics, Element};
+use super::{Input, InputConfig, InputContext, InputPlugin};
+use crate::config::{BuildError, Diagnostics, Element};
 use crate::event::{EventStream, EventTime, Tag, Value, msgpack};
-use crate::pipeline::BuildError;
-use crate::router::Entrance;
+use crate::router::{Arrival, Entrance};
 use crate::telemetry::PluginMetrics;
 use crate::telemetry::rate::Limited;
 
@@ -145,7 +144,7 @@ impl Generator {
             let count = events.min(EVENTS_PER_STREAM);
             let entries = self.entries(count, time);
             let stream = EventStream { tag: self.tag.clone(), entries, count: count as usize };
-            arrivals.push(Arrival { stream, sender_chunk: None, labels_passed: 0 });
+            arrivals.push(Arrival::new(stream, None));
             events -= count;
         }
         arrivals

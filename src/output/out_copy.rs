@@ -24,8 +24,8 @@ use std::sync::atomic::Ordering;
 use futures_util::future::{BoxFuture, join_all};
 
 use crate::config::Element;
-use crate::input::Arrival;
 use crate::params;
+use crate::router::Arrival;
 use crate::router::{Answers, EmitError, Sink};
 use crate::telemetry::PluginMetrics;
 
@@ -162,7 +162,7 @@ mod tests {
     async fn emit(stores: Vec<Store>) -> bool {
         let stream =
             EventStream { tag: Tag::from("a"), entries: Bytes::from_static(b"\x92\x01\x80"), count: 1 };
-        let arrival = Arrival { stream, sender_chunk: None, labels_passed: 0 };
+        let arrival = Arrival::new(stream, None);
         CopySink::new(stores, Arc::default()).emit(vec![arrival]).await[0].is_ok()
     }
 

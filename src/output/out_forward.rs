@@ -41,11 +41,10 @@ use self::message::Message;
 use self::settings::{Destination, Settings};
 use self::upstream::Server;
 use crate::buffer::Chunk;
-use crate::config::{Diagnostics, Element, Seconds};
+use crate::config::{BuildError, Diagnostics, Element, Seconds};
 use crate::net::resolve;
 use crate::output::{Buffering, Output, OutputConfig, OutputContext, OutputPlugin, WriteError};
 use crate::params;
-use crate::pipeline::BuildError;
 
 mod balancer;
 mod connection;

@@ -20,10 +20,9 @@ use futures_util::future::BoxFuture;
 
 use super::{Buffering, Output, OutputConfig, OutputContext, OutputPlugin, WriteError};
 use crate::buffer::Chunk;
-use crate::config::{Diagnostics, Element};
+use crate::config::{BuildError, Diagnostics, Element};
 use crate::event::EventStream;
 use crate::formatter::{self, FormatError, Formatter, Scratch};
-use crate::pipeline::BuildError;
 use crate::telemetry::{PluginMetrics, log};
 
 /// Text collected before one write call, so that a batch of any size costs bounded memory.

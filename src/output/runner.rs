@@ -16,8 +16,7 @@ use super::retry::{Retry, RetryPolicy, Verdict};
 use super::{Output, WriteError};
 use crate::buffer::{BufferHandle, Chunk, ChunkId};
 use crate::event::EventTime;
-use crate::pipeline::RetryStatus;
-use crate::telemetry::PluginMetrics;
+use crate::telemetry::{PluginMetrics, RetryStatus};
 use crate::time::{TimeFormat, Zone};
 
 /// How chunks are delivered: the flush and retry parameters of `<buffer>`.

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use super::lifecycle::{Running, RunningOutput};
 use super::plan::{ActionPlan, ChainPlan, Identity, InputPlan, OutputKind, OutputPlan, Plan, RulePlan};
-use super::{BuildError, Category, Overview, PluginView, Reading, Sample, SampleKind};
 use crate::buffer;
-use crate::config::SystemConfig;
+use crate::config::{BuildError, SystemConfig};
 use crate::input::{Input, InputContext};
 use crate::net::budget::MemoryBudget;
 use crate::net::listener;
@@ -17,6 +16,7 @@ use crate::output::out_copy::{CopySink, Store};
 use crate::output::runner::{Runner, RunnerConfig};
 use crate::output::{Output, OutputContext};
 use crate::router::{Entrance, ErrorStream, FilterStation, Labels, Router, Rule, RuleAction, Sink};
+use crate::telemetry::{Category, Overview, PluginView, Reading, Sample, SampleKind};
 
 /// The label whose unmatched tags are silent.
 const FLUENT_LOG_LABEL: &str = "@FLUENT_LOG";

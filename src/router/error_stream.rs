@@ -4,10 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
+use super::Arrival;
 use super::sink::{Answers, Sink};
 use crate::event::{EventStream, msgpack};
 use crate::filter::RejectedEvent;
-use crate::input::Arrival;
 
 /// A batch with more rejected records than this dumps the first ones and counts the rest: the log must not become the
 /// slowest part of a bad stream.

@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
 
+use super::Arrival;
 use super::Router;
 use super::sink::{Answers, EmitError, Sink};
-use crate::input::Arrival;
 use crate::telemetry::rate::Limited;
 
 /// Labels that an event may pass, `@ROOT` counted. No configuration written by hand comes near; one whose labels lead

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::{BoxFuture, join_all};
 
+use super::Arrival;
 use super::error_stream::ErrorStream;
 use super::pattern::TagPatterns;
 use super::sink::{Answers, EmitError, Sink};
 use super::unmatched::Unmatched;
 use crate::event::Tag;
 use crate::filter::{Filter, RejectedEvent};
-use crate::input::Arrival;
 use crate::telemetry::PluginMetrics;
 
 /// Ways kept per router; Fluentd's `EventRouter` keeps as many. When full, all are forgotten: tags that are in use

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
+use super::Arrival;
 use super::pattern::TagPatterns;
 use super::*;
 use crate::event::{EventStream, EventTime, Tag, Value};
 use crate::filter::{Filter, RejectedEvent};
-use crate::input::Arrival;
 
 #[derive(Default)]
 struct Memory {
@@ -53,7 +53,7 @@ impl Filter for RejectAll {
 
 fn arrival(tag: &str) -> Arrival {
     let stream = EventStream { tag: Tag::from(tag), entries: Bytes::from_static(b"\x92\x01\x80"), count: 1 };
-    Arrival { stream, sender_chunk: None, labels_passed: 0 }
+    Arrival::new(stream, None)
 }
 
 fn rule(pattern: &str, action: RuleAction) -> Rule {

@@ -13,9 +13,9 @@ use super::*;
 use crate::buffer::AppendError;
 use crate::config::Severity;
 use crate::event::{Value, msgpack};
-use crate::input::Arrival;
-use crate::pipeline::Overview;
+use crate::router::Arrival;
 use crate::router::{EmitError, Sink};
+use crate::telemetry::Overview;
 
 /// A test waits this long for what must happen; then it fails.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::buffer::BufferStats;
 use crate::event::EventTime;
-use crate::pipeline::{Category, PluginView, RetryStatus};
+use crate::telemetry::{Category, PluginView, RetryStatus};
 use crate::time::{TimeFormat, Zone};
 
 /// Fields that are shown only when asked for.

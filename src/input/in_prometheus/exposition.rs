@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use crate::buffer::BufferStats;
 use crate::input::available_percent;
-use crate::pipeline::{Category, MetricFamily, Overview, PluginView, Sample, SampleKind};
+use crate::telemetry::{Category, MetricFamily, Overview, PluginView, Sample, SampleKind};
 
 /// The whole page; `process` are figures of the process.
 pub(super) fn text(overview: &Overview, process: Vec<Sample>) -> String {

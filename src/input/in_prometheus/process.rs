@@ -1,7 +1,7 @@
 //! Figures of this process. Those that cannot be read are left out.
 
-use crate::pipeline::{Sample, SampleKind};
 use crate::process;
+use crate::telemetry::{Sample, SampleKind};
 
 /// Memory, descriptors, processor time.
 pub(super) fn samples() -> Vec<Sample> {

@@ -4,8 +4,8 @@
 use std::sync::{Arc, RwLock};
 use std::time::SystemTime;
 
+use super::PluginMetrics;
 use crate::buffer::BufferStats;
-use crate::telemetry::PluginMetrics;
 
 /// Reads one thing about a running plugin at the moment of the call; cheap, takes no lock that an event path holds.
 pub type Reading<T> = Arc<dyn Fn() -> T + Send + Sync>;
