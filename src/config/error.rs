@@ -219,7 +219,8 @@ impl Diagnostics {
         let keys: Vec<_> = self.items.iter().map(|item| place(item, &mut files)).collect();
         let mut order: Vec<usize> = (0..self.items.len()).collect();
         order.sort_by_key(|&nth| keys[nth]);
-        let mut items: Vec<Option<Diagnostic>> = std::mem::take(&mut self.items).into_iter().map(Some).collect();
+        let mut items: Vec<Option<Diagnostic>> =
+            std::mem::take(&mut self.items).into_iter().map(Some).collect();
         self.items = order.into_iter().filter_map(|nth| items[nth].take()).collect();
     }
 

@@ -65,7 +65,12 @@ fn start(retry: RetryPolicy, script: Script) -> Bench {
     config.flush = FlushRules { mode: FlushMode::Immediate, ..FlushRules::default() };
     config.backup.directory = Some(backup.path().to_owned());
     let (buffer, _) = buffer::open(config).unwrap();
-    let output = Arc::new(Scripted { attempts: AtomicUsize::new(0), delivered: Mutex::default(), script, recovered: Notify::new() });
+    let output = Arc::new(Scripted {
+        attempts: AtomicUsize::new(0),
+        delivered: Mutex::default(),
+        script,
+        recovered: Notify::new(),
+    });
     let metrics: Arc<PluginMetrics> = Arc::default();
     let runner = Runner::start(
         "test".into(),
