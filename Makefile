@@ -5,10 +5,10 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 BINARY := target/release/tributary
 
-.PHONY: run build test fuzz perf soak-crash clean help
+.PHONY: run build test fuzz perf soak-crash faults clean help
 
 run: build ## build, start conf/quickstart.conf, show what arrives
-	@printf '\n  tributary listens on 127.0.0.1:24224 and prints each event as a line of JSON. Ctrl-C ends it.\n'
+	@printf '\n  tributary will listen on 127.0.0.1:24224 and print each event as a line of JSON. Ctrl-C ends it.\n'
 	@printf '  To see an event of your own, type in another terminal, in this folder:\n\n'
 	@printf "    echo '{\"message\":\"hello\"}' | ./$(BINARY) cat my.tag\n\n"
 	@mkdir -p .cache/quickstart
@@ -28,6 +28,11 @@ fuzz: ## each fuzz target for FUZZ_SECONDS (default ten minutes)
 perf: ## CPU, throughput and memory of the cases in docs/PERFORMANCE.md (PERF_CASES, PERF_EVENTS, PERF_RUNS)
 	@scripts/install.sh build
 	cargo bench --locked --bench cases
+
+faults: build ## lost upstreams and kill -9, with what happened when
+	@scripts/install.sh lab
+	TRIBUTARY_BIN="$(CURDIR)/$(BINARY)" \
+	cargo test --locked --test integration -- --test-threads=1 --nocapture lab:: crash::
 
 soak-crash: build ## 5 M events, both forwarders killed in turn, judged by the oracle (docs/RELIABILITY.md)
 	TRIBUTARY_BIN="$(CURDIR)/$(BINARY)" CRASH_EVENTS=5000000 CRASH_VICTIMS=both CRASH_KILLS=6 \

@@ -1,10 +1,11 @@
 //! The real binary: options, exit codes, daemon, user, signals.
 
 use std::fs;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -32,8 +33,12 @@ impl Running {
         Self::start_with(Command::new(binary()), args)
     }
 
-    fn start_with(mut command: Command, args: &[&str]) -> Self {
-        let directory = directory_with(QUIET_CONFIGURATION);
+    fn start_with(command: Command, args: &[&str]) -> Self {
+        Self::start_configured(command, QUIET_CONFIGURATION, args)
+    }
+
+    fn start_configured(mut command: Command, configuration: &str, args: &[&str]) -> Self {
+        let directory = directory_with(configuration);
         let child = command
             .arg("-c")
             .arg(directory.path().join("fluent.conf"))
@@ -102,6 +107,24 @@ fn unknown_options_and_stray_arguments_show_the_usage_and_end_with_1() {
         let stdout = text(&output.stdout);
         assert!(stdout.contains("Usage: tributary") && stdout.contains("\nerror: "), "{args:?}: {stdout}");
     }
+}
+
+#[test]
+fn a_port_that_is_taken_is_no_fault_of_the_configuration() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let directory = directory_with(&format!(
+        "<source>\n  @type forward\n  bind 127.0.0.1\n  port {port}\n</source>\n{QUIET_CONFIGURATION}"
+    ));
+    let config = directory.path().join("fluent.conf");
+    let config = config.to_str().unwrap();
+    assert_eq!(tributary(&["check", config]).status.code(), Some(0));
+    let output = tributary(&["-c", config]);
+    let stdout = text(&output.stdout);
+    // Not 2: a service manager may try again.
+    assert_eq!(output.status.code(), Some(1), "{stdout}");
+    assert!(stdout.contains(&port.to_string()) && stdout.contains("fluent.conf:1"), "{stdout}");
+    assert!(!stdout.contains("is now running"), "{stdout}");
 }
 
 #[test]
@@ -272,6 +295,64 @@ fn hup_usr2_cont_and_winch_are_answered_and_do_not_kill() {
     assert!(content.contains("resident memory: ") && content.contains("fluent.conf"), "{content}");
     running.signal(Signal::SIGTERM);
     assert_eq!(running.wait_for_exit(), Some(0));
+}
+
+/// Events on their way to a server that takes connections and never answers.
+fn start_with_a_silent_server(server: &TcpListener, shutdown_timeout_seconds: u32) -> Stuck {
+    let port = server.local_addr().unwrap().port();
+    let configuration = format!(
+        "<system>\n  shutdown_timeout {shutdown_timeout_seconds}\n</system>\n\
+         <source>\n  @type sample\n  tag a\n  rate 10\n</source>\n\
+         <match **>\n  @type forward\n  @id stuck\n  require_ack_response true\n  ack_response_timeout 600\n\
+         <buffer>\n  flush_interval 0.1\n</buffer>\n\
+         <server>\n  host 127.0.0.1\n  port {port}\n</server>\n</match>\n"
+    );
+    let running = Running::start_configured(Command::new(binary()), &configuration, &[]);
+    // Probes connect and close; the connection that brings bytes brings the first chunk. It stays open.
+    server.set_nonblocking(true).unwrap();
+    let mut peers = Vec::new();
+    wait_for("a connection that brings bytes", || {
+        if let Ok((peer, _)) = server.accept() {
+            peer.set_nonblocking(true).unwrap();
+            peers.push(peer);
+        }
+        peers.iter().any(|peer| peer.peek(&mut [0]).is_ok_and(|bytes| bytes > 0)).then_some(())
+    });
+    Stuck { running, _peers: peers }
+}
+
+/// A process whose first chunk waits for an answer, and the connections that keep it waiting.
+struct Stuck {
+    running: Running,
+    _peers: Vec<TcpStream>,
+}
+
+#[test]
+fn a_second_signal_ends_a_stop_that_waits() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let Stuck { mut running, _peers } = start_with_a_silent_server(&server, 600);
+    running.signal(Signal::SIGTERM);
+    running.wait_for_log("Received graceful stop");
+    assert!(running.child.try_wait().unwrap().is_none());
+    running.signal(Signal::SIGINT);
+    assert_eq!(running.wait_for_exit(), Some(1));
+    assert!(running.log().contains("second signal, stopping at once"), "{}", running.log());
+}
+
+#[test]
+fn a_stop_ends_within_shutdown_timeout_and_says_what_is_left() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let Stuck { mut running, _peers } = start_with_a_silent_server(&server, 1);
+    running.signal(Signal::SIGTERM);
+    running.wait_for_log("Received graceful stop");
+    let start = Instant::now();
+    running.wait_for_exit();
+    let took = start.elapsed();
+    // The limit, a second of grace, and what a loaded machine adds.
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let log = running.log();
+    let last = log.lines().last().unwrap();
+    assert!(last.contains("left in buffers: ") && last.contains(" in stuck"), "{log}");
 }
 
 #[test]

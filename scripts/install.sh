@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that.   scripts/install.sh build | fuzz | test
+# Installs what is missing, and only that.   scripts/install.sh build | fuzz | lab | test
 #
 #   build  a C compiler (the linker) and a Rust toolchain
 #   fuzz   also a nightly compiler and cargo-fuzz
-#   test   also rustfmt, clippy, cargo-deny, cargo-fuzz, the namespace tools, and the Python, Node and Go clients
+#   lab    also the namespace tools
+#   test   also rustfmt, clippy, cargo-deny, cargo-fuzz, and the Python, Node and Go clients
 #
 # Packages come from apt-get, and only when run as root; anybody else is told what to install. Nothing runs sudo.
 set -euo pipefail
@@ -119,6 +120,7 @@ for_test() {
 case "${1:-}" in
   build) for_build ;;
   fuzz) for_build; for_fuzz ;;
+  lab) for_build; namespace_tools ;;
   test) for_build; for_test ;;
-  *) fail "usage: scripts/install.sh build | fuzz | test" ;;
+  *) fail "usage: scripts/install.sh build | fuzz | lab | test" ;;
 esac

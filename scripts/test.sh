@@ -29,10 +29,11 @@ section "licences, bans, sources" cargo deny --log-level warn check licenses ban
 section "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc -q --locked --workspace --no-deps --document-private-items
 section "release build" cargo build -q --locked --release
 section "unit tests" cargo test --locked --workspace --lib --bins
-# In the release profile: the processes under test are the binary that users run.
-section "integration tests" cargo test --locked --release --test integration -- --skip lab:: --skip crash::
+# The processes under test are the binary that users run.
+export TRIBUTARY_BIN="$PWD/target/release/tributary"
+section "integration tests" cargo test --locked --test integration -- --skip lab:: --skip crash::
 # One at a time: each keeps both cores busy, and measures pauses.
-section "faults" cargo test --locked --release --test integration -- --test-threads=1 --nocapture lab:: crash::
+section "faults" cargo test --locked --test integration -- --test-threads=1 --nocapture lab:: crash::
 section "fuzz" scripts/fuzz.sh "$FUZZ_SECONDS"
 section "tree is clean" tree_is_clean
 

@@ -27,3 +27,4 @@ pub mod pipeline; // configuration becomes running parts
 pub mod process; // the process itself: daemon, ids, limits, signals
 pub mod regexp; // regular expressions with Ruby's meaning
 pub mod telemetry; // our own log and metrics
+pub mod time; // zones and strftime, as Ruby has them

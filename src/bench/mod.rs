@@ -8,7 +8,6 @@
 //! The judges must not share the code that they judge: the sink decodes the protocol with [`wire`], not with
 //! `forward`, and everything here runs on plain threads and blocking sockets.
 
-pub mod cat;
 pub mod chunk_id;
 pub mod count;
 pub mod histogram;
@@ -22,7 +21,6 @@ mod status;
 pub mod tally;
 pub mod wire;
 
-pub use cat::CatOptions;
 pub use count::CountOptions;
 pub use measure::MeasureOptions;
 pub use oracle::JudgeOptions;

@@ -235,7 +235,7 @@ fn write_option(out: &mut Vec<u8>, size: Option<u32>, compressed: Option<&str>, 
 }
 
 /// msgpack head of a str of up to 65,535 bytes.
-pub(crate) fn push_text_head(out: &mut Vec<u8>, length: usize) {
+pub(super) fn push_text_head(out: &mut Vec<u8>, length: usize) {
     match length {
         0..32 => out.push(0xa0 | length as u8),
         32..256 => out.extend([0xd9, length as u8]),

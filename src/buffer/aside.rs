@@ -11,7 +11,7 @@ use super::files::FileStore;
 use super::places::State;
 use super::reader::Reader;
 use super::storage::{DiskStorage, Storage, create_directories};
-use super::{ChunkId, Metadata};
+use super::{ChunkId, EntryForm, Metadata};
 
 /// Permission bits of the backups of a memory buffer, which has no file settings of its own.
 const BACKUP_STORAGE: DiskStorage = DiskStorage { file_permission: 0o644, dir_permission: 0o755 };
@@ -104,7 +104,7 @@ impl Engine {
         create_directories(storage, directory)?;
         make_room(storage, directory, bytes, self.config.backup.limit_bytes)?;
         let about = directory.join(format!("{id}.txt"));
-        write_whole(storage, &about, &[Bytes::from(describe(&metadata, reason))])?;
+        write_whole(storage, &about, &[Bytes::from(describe(&metadata, self.config.entry_form, reason))])?;
         let path = directory.join(format!("{id}.log"));
         write_whole(storage, &path, &payload)?;
         storage.sync_dir(directory)?;
@@ -113,12 +113,13 @@ impl Engine {
 }
 
 /// What the events themselves do not say, for whoever looks at the backup.
-fn describe(metadata: &Metadata, reason: &str) -> String {
+fn describe(metadata: &Metadata, form: EntryForm, reason: &str) -> String {
     let tag = metadata.tag.as_ref().map_or("none".to_owned(), ToString::to_string);
     let timekey = metadata.timekey.map_or("none".to_owned(), |seconds| seconds.to_string());
     let variables: Vec<String> =
         metadata.variables.iter().map(|(name, value)| format!("{name}={}", value.to_json())).collect();
-    format!("reason: {reason}\ntag: {tag}\ntimekey: {timekey}\nvariables: {}\n", variables.join(" "))
+    let (variables, form) = (variables.join(" "), form.as_str());
+    format!("reason: {reason}\ntag: {tag}\ntimekey: {timekey}\nvariables: {variables}\nentries: {form}\n")
 }
 
 /// Writes a file under another name first, so that a backup is whole or absent.

@@ -19,6 +19,10 @@ const FRAMES: [std::ops::Range<u64>; 3] = [0..2, 2..3, 3..7];
 
 /// A chunk file with three frames, and where each frame stands.
 fn chunk_file(seal: bool) -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
+    chunk_file_of(EntryForm::Events, seal)
+}
+
+fn chunk_file_of(form: EntryForm, seal: bool) -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
     let metadata = Metadata {
         timekey: Some(1_700_000_000),
         tag: Some(Tag::from("app.web")),
@@ -26,17 +30,22 @@ fn chunk_file(seal: bool) -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
     };
     let created_at = UNIX_EPOCH + Duration::new(1_700_000_000, 5);
     let mut file =
-        format::encode_beginning(ID, &Head { plugin_id: "out_forward".into(), created_at, metadata });
+        format::encode_beginning(ID, &Head { plugin_id: "out_forward".into(), created_at, form, metadata });
     let mut places = Vec::new();
     let mut totals = Totals::default();
     for (number, events) in FRAMES.into_iter().enumerate() {
         let payload: Vec<u8> = events.clone().flat_map(event).collect();
+        let count = (events.end - events.start) as usize;
+        let payload = match form {
+            EntryForm::Events => payload.into(),
+            EntryForm::TaggedEvents => crate::event::with_tag(&Tag::from("app.web"), &payload, count),
+        };
         totals.frames += 1;
         totals.events += events.end - events.start;
         totals.bytes += payload.len() as u64;
         let part = Part {
             sender_chunk: (number == 1).then(|| Bytes::from_static(b"sender-id")),
-            payload: payload.into(),
+            payload,
             events: (events.end - events.start) as usize,
         };
         let frames =
@@ -109,7 +118,12 @@ fn a_cut_file_delivers_its_whole_frames() {
 #[test]
 fn a_chunk_file_inside_an_event_is_no_frame() {
     let (inner, _) = chunk_file(true);
-    let head = Head { plugin_id: String::new(), created_at: UNIX_EPOCH, metadata: Metadata::default() };
+    let head = Head {
+        plugin_id: String::new(),
+        created_at: UNIX_EPOCH,
+        form: EntryForm::Events,
+        metadata: Metadata::default(),
+    };
     let mut file = format::encode_beginning(ID, &head);
     // The frame around it is broken, so the scan searches through the event.
     file.extend_from_slice(&inner);
@@ -137,6 +151,28 @@ fn a_newer_version_is_left_alone_and_named() {
 }
 
 #[test]
+fn a_path_with_chunks_of_the_other_form_is_refused_by_name_and_left_as_it_is() {
+    for (written, opened) in
+        [(EntryForm::Events, EntryForm::TaggedEvents), (EntryForm::TaggedEvents, EntryForm::Events)]
+    {
+        let (file, _) = chunk_file_of(written, false);
+        let directory = tempfile::tempdir().unwrap();
+        let name = format!("buffer.b{ID}.tchunk");
+        std::fs::write(directory.path().join(&name), &file).unwrap();
+        let mut config = BufferConfig::file("out", directory.path());
+        config.entry_form = opened;
+        let text = open(config.clone()).err().expect("refused").to_string();
+        for part in [name.as_str(), written.as_str(), opened.as_str(), "choose another path"] {
+            assert!(text.contains(part), "{part} is missing in: {text}");
+        }
+        assert_eq!(std::fs::read(directory.path().join(&name)).unwrap(), file);
+        config.entry_form = written;
+        let (_handle, report) = open(config).unwrap();
+        assert_eq!((report.staged, report.events), (1, 7));
+    }
+}
+
+#[test]
 fn damage_is_set_aside_named_and_counted() {
     let (mut file, places) = chunk_file(true);
     let at = places[1].end - 1;
@@ -161,8 +197,12 @@ fn damage_is_set_aside_named_and_counted() {
 #[test]
 fn fixtures_of_every_version_are_read() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/chunks");
-    for (name, seal) in [("version0-unsealed.tchunk", false), ("version0-sealed.tchunk", true)] {
-        let (expected, places) = chunk_file(seal);
+    for (name, form, seal) in [
+        ("version0-unsealed.tchunk", EntryForm::Events, false),
+        ("version0-sealed.tchunk", EntryForm::Events, true),
+        ("version0-tagged.tchunk", EntryForm::TaggedEvents, true),
+    ] {
+        let (expected, places) = chunk_file_of(form, seal);
         let path = folder.join(name);
         if std::env::var_os("WRITE_FIXTURES").is_some() {
             std::fs::create_dir_all(&folder).unwrap();
@@ -173,6 +213,7 @@ fn fixtures_of_every_version_are_read() {
         let scan = format::scan(ID, &file);
         let head = scan.head.unwrap();
         assert_eq!(head.plugin_id, "out_forward");
+        assert_eq!(head.form, form);
         assert_eq!(head.metadata.tag, Some(Tag::from("app.web")));
         assert_eq!(head.metadata.timekey, Some(1_700_000_000));
         assert_eq!(scan.seal.is_some(), seal);

@@ -274,11 +274,11 @@ impl Engine {
         files.begin_round(self.touched.len() + self.closing.len())?;
         for key in &self.touched {
             if let Some(staged) = self.stage.get_mut(key) {
-                write(files, staged, false, &self.config.plugin_id, now)?;
+                write(files, staged, false, &self.config, now)?;
             }
         }
         for staged in &mut self.closing {
-            write(files, staged, true, &self.config.plugin_id, now)?;
+            write(files, staged, true, &self.config, now)?;
         }
         let round = files.end_round()?;
         self.reporter.synced(round, &files.places);
@@ -423,7 +423,7 @@ pub(super) fn write(
     files: &mut FileStore,
     staged: &mut Staged,
     seal: bool,
-    plugin_id: &str,
+    config: &BufferConfig,
     now: Now,
 ) -> Result<(), StoreError> {
     // A key that was closed and staged again within the round is listed twice.
@@ -431,8 +431,9 @@ pub(super) fn write(
         return Ok(());
     }
     let head = (staged.end == 0).then(|| Head {
-        plugin_id: plugin_id.to_owned(),
+        plugin_id: config.plugin_id.clone(),
         created_at: staged.created_at,
+        form: config.entry_form,
         metadata: (*staged.metadata).clone(),
     });
     let job = WriteJob {

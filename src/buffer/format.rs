@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::mutation::{Mutation, active};
-use super::{ChunkId, Metadata, metadata};
+use super::{ChunkId, EntryForm, Metadata, metadata};
 
 /// Version of the format; 0 until it has survived real power cuts (design 3).
 pub const VERSION: u16 = 0;
@@ -33,6 +33,8 @@ const FRAME_MAGIC: [u8; 4] = *b"\xf5TFR";
 const SEAL_PAYLOAD_BYTES: usize = 24;
 /// Payload kind: a msgpack stream of `[time, record]`.
 const PAYLOAD_EVENTS: u8 = 0;
+/// Payload kind: a msgpack stream of `[tag, time, record]`.
+const PAYLOAD_TAGGED_EVENTS: u8 = 1;
 /// Codec: bytes as they came.
 const CODEC_NONE: u8 = 0;
 /// Fixed part of the head's payload.
@@ -75,6 +77,8 @@ pub struct Head {
     pub plugin_id: String,
     /// When the chunk was made.
     pub created_at: SystemTime,
+    /// What an entry of the payload holds.
+    pub form: EntryForm,
     /// Chunk keys.
     pub metadata: Metadata,
 }
@@ -200,7 +204,10 @@ fn encode_head(head: &Head) -> Vec<u8> {
     let since = head.created_at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let plugin_id = &head.plugin_id.as_bytes()[..head.plugin_id.len().min(usize::from(u16::MAX))];
     let mut payload = Vec::with_capacity(128);
-    payload.push(PAYLOAD_EVENTS);
+    payload.push(match head.form {
+        EntryForm::Events => PAYLOAD_EVENTS,
+        EntryForm::TaggedEvents => PAYLOAD_TAGGED_EVENTS,
+    });
     payload.push(CODEC_NONE);
     payload.extend_from_slice(&u16::try_from(plugin_id.len()).unwrap_or(u16::MAX).to_le_bytes());
     payload.extend_from_slice(&since.as_secs().to_le_bytes());
@@ -211,7 +218,12 @@ fn encode_head(head: &Head) -> Vec<u8> {
 }
 
 fn decode_head(payload: &[u8]) -> Option<Head> {
-    if *payload.first()? != PAYLOAD_EVENTS || *payload.get(1)? != CODEC_NONE {
+    let form = match *payload.first()? {
+        PAYLOAD_EVENTS => EntryForm::Events,
+        PAYLOAD_TAGGED_EVENTS => EntryForm::TaggedEvents,
+        _ => return None,
+    };
+    if *payload.get(1)? != CODEC_NONE {
         return None;
     }
     let plugin_end = HEAD_FIXED_BYTES + usize::from(u16_at(payload, 2)?);
@@ -220,6 +232,7 @@ fn decode_head(payload: &[u8]) -> Option<Head> {
     Some(Head {
         created_at: UNIX_EPOCH.checked_add(Duration::new(u64_at(payload, 4)?, nanoseconds))?,
         plugin_id: String::from_utf8_lossy(payload.get(HEAD_FIXED_BYTES..plugin_end)?).into_owned(),
+        form,
         metadata: metadata::decode(payload.get(plugin_end..)?)?,
     })
 }

@@ -72,7 +72,8 @@ impl fmt::Debug for ChunkId {
     }
 }
 
-/// A chunk that a flush task has taken. Its bytes are a msgpack stream of `[time, record]` pairs.
+/// A chunk that a flush task has taken. Its bytes are a msgpack stream of `[time, record]` or `[tag, time, record]`
+/// entries, as `BufferConfig::entry_form` says.
 #[derive(Debug)]
 pub struct Chunk {
     /// Its id, which travels as the forward option `chunk`.
@@ -243,10 +244,11 @@ impl BufferHandle {
         self.link.inbox.push(Request::EnqueueAll);
     }
 
-    /// True while arrivals would be refused: staged and queued bytes are at `total_limit_size`.
+    /// True while arrivals would be refused: staged and queued bytes are at `total_limit_size`. Asked for every new
+    /// connection and heartbeat, so it compares two numbers.
     pub fn is_full(&self) -> bool {
-        let stats = self.stats();
-        stats.stage_bytes + stats.queue_bytes >= stats.total_limit_bytes
+        let state = self.link.queue.lock();
+        state.figures.stage_bytes.saturating_add(state.bytes) >= state.figures.total_limit_bytes
     }
 
     /// Every chunk that waits in the queue goes aside (retries at their limit).

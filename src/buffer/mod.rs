@@ -56,8 +56,8 @@ pub use metadata::{ChunkKeyError, ChunkKeys, Metadata};
 pub use open::open;
 pub use report::DiskFigures;
 pub use settings::{
-    BACKUP_LIMIT_BYTES, BLOCK_LIMIT, BackupConfig, BufferConfig, BufferKind, CHUNK_FULL_THRESHOLD,
+    BACKUP_LIMIT_BYTES, BLOCK_LIMIT, BackupConfig, BufferConfig, BufferKind, CHUNK_FULL_THRESHOLD, EntryForm,
     FILE_CHUNK_LIMIT_BYTES, FILE_TOTAL_LIMIT_BYTES, FileConfig, Fsync, MEMORY_CHUNK_LIMIT_BYTES,
     MEMORY_TOTAL_LIMIT_BYTES, OpenError, OverflowAction, RecoveryReport,
 };
-pub use split::{Splitter, Timekey, Zone};
+pub use split::{Splitter, Timekey};

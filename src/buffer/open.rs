@@ -14,7 +14,9 @@ use super::places::{Name, Places};
 use super::queue::Queue;
 use super::recovery::{self, Recovered};
 use super::storage::{DiskStorage, Entry, LockError, PathKind, Storage, create_directories};
-use super::{BufferConfig, BufferKind, FileConfig, Fsync, OpenError, RecoveryReport, journal, thread};
+use super::{
+    BufferConfig, BufferKind, EntryForm, FileConfig, Fsync, OpenError, RecoveryReport, journal, thread,
+};
 
 /// How many names of files an error lists.
 const NAMES_SHOWN: usize = 3;
@@ -58,6 +60,7 @@ pub(super) fn open_engine(
         let directory = &files.places.directory;
         entries = files.storage.list(directory).map_err(|error| io_error("list", directory, error))?;
     }
+    refuse_other_form(&files, &entries, config.entry_form)?;
     let mut recovered = recovery::recover(&mut files, entries, &ChunkLimits::new(&config), now);
     recovered.report.replayed_frames = replayed.frames;
     recovered.report.damaged_files.extend(replayed.failed);
@@ -126,14 +129,39 @@ fn refuse_fluentd(storage: &dyn Storage, places: &Places, entries: &[Entry]) -> 
     if names.is_empty() {
         return Ok(());
     }
+    Err(OpenError::FluentdChunks { path: places.shown(), files: list_names(names) })
+}
+
+/// Chunks of an output of another kind must not be delivered as what they are not. Runs before recovery changes anything.
+fn refuse_other_form(files: &FileStore, entries: &[Entry], wanted: EntryForm) -> Result<(), OpenError> {
+    let mut names = Vec::new();
+    let mut found = wanted;
+    for entry in entries {
+        let Name::Chunk(state, id) = files.places.read_name(&entry.name) else { continue };
+        // What cannot be read, or is of a newer version, is named by recovery.
+        let head = recovery::read_head(files.storage.as_ref(), &files.places, state, id).unwrap_or_default();
+        if let Some(head) = head.filter(|head| head.form != wanted) {
+            found = head.form;
+            names.push(entry.name.clone());
+        }
+    }
+    if names.is_empty() {
+        return Ok(());
+    }
+    let (path, files) = (files.places.shown(), list_names(names));
+    Err(OpenError::OtherForm { path, files, found: found.as_str(), wanted: wanted.as_str() })
+}
+
+/// The first names, and how many more.
+fn list_names(mut names: Vec<String>) -> String {
     names.sort();
     let more = names.len().saturating_sub(NAMES_SHOWN);
     names.truncate(NAMES_SHOWN);
-    let mut files = names.join(", ");
+    let mut text = names.join(", ");
     if more > 0 {
-        files.push_str(&format!(" and {more} more"));
+        text.push_str(&format!(" and {more} more"));
     }
-    Err(OpenError::FluentdChunks { path: places.shown(), files })
+    text
 }
 
 impl Engine {

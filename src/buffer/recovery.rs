@@ -12,6 +12,7 @@
 //! | file that cannot be read (I/O error) | left alone, named |
 //! | id in the name is not the id in the file | left alone, named |
 //! | `b` and `q` file of one id | the `q` file counts, the `b` file is moved aside |
+//! | good head that names the other form of entries | the buffer refuses to open (`open.rs`) |
 //! | chunk or meta file of Fluentd | the buffer refuses to open (`open.rs`) |
 //! | anything else | left alone, named; with a prefix path only if its name begins with the prefix |
 //!
@@ -32,9 +33,9 @@ use super::files::FileStore;
 use super::format::{self, Head, Preface, SEAL_BYTES, Scan, Totals};
 use super::limits::{ChunkLimits, Size};
 use super::metadata::StageKey;
-use super::places::{Name, State};
+use super::places::{Name, Places, State};
 use super::reader::Reader;
-use super::storage::Entry;
+use super::storage::{Entry, Storage};
 use super::{ChunkId, RecoveryReport};
 
 /// A sealed file is opened with one read of this size, which holds preface and head of all but odd chunks.
@@ -114,6 +115,26 @@ pub(super) fn recover(
     recovered.settle();
     recovered.rename_queued(files);
     recovered
+}
+
+/// The head of a chunk file of this version; `None` if there is no good one.
+pub(super) fn read_head(
+    storage: &dyn Storage,
+    places: &Places,
+    state: State,
+    id: ChunkId,
+) -> io::Result<Option<Head>> {
+    let path = places.chunk(state, id);
+    let first = storage.read(&path, 0, FIRST_READ_BYTES)?;
+    if let Preface::Newer(_) = format::read_preface(&first) {
+        return Ok(None);
+    }
+    let head = format::scan(id, &first).head;
+    if head.is_some() || (first.len() as u64) < FIRST_READ_BYTES {
+        return Ok(head);
+    }
+    // A head above 64 KiB, or damage: recovery reads such a file as a whole, too.
+    Ok(format::scan(id, &storage.read(&path, 0, u64::MAX)?).head)
 }
 
 fn inspect(reader: &Reader, id: ChunkId, state: State, len: u64) -> io::Result<Verdict> {

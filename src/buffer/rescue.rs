@@ -33,8 +33,7 @@ impl Engine {
         let mut fresh = new_chunk(old.key.clone(), (*old.metadata).clone(), true, now);
         fresh.pending = std::mem::take(&mut old.pending);
         fresh.pending_size = std::mem::take(&mut old.pending_size);
-        let stored =
-            write(files, &mut fresh, seal, &self.config.plugin_id, now).and_then(|()| files.end_round());
+        let stored = write(files, &mut fresh, seal, &self.config, now).and_then(|()| files.end_round());
         let failed = files.take_failed();
         if stored.is_err() || !failed.is_empty() {
             files.undo(fresh.id, 0);

@@ -28,6 +28,8 @@ pub struct BufferConfig {
     pub plugin_id: String,
     /// Memory or files.
     pub kind: BufferKind,
+    /// What an entry of its chunks holds; stored in chunk files. A path with chunks of the other form is refused.
+    pub entry_form: EntryForm,
     /// `chunk_limit_size`: a chunk never holds more.
     pub chunk_limit_bytes: u64,
     /// `chunk_limit_records`: a chunk never holds more events.
@@ -54,6 +56,7 @@ impl BufferConfig {
         Self {
             plugin_id: plugin_id.to_owned(),
             kind: BufferKind::Memory,
+            entry_form: EntryForm::default(),
             chunk_limit_bytes: MEMORY_CHUNK_LIMIT_BYTES,
             chunk_limit_records: None,
             chunk_full_threshold: CHUNK_FULL_THRESHOLD,
@@ -73,6 +76,27 @@ impl BufferConfig {
             chunk_limit_bytes: FILE_CHUNK_LIMIT_BYTES,
             total_limit_bytes: FILE_TOTAL_LIMIT_BYTES,
             ..Self::memory(plugin_id)
+        }
+    }
+}
+
+/// What one entry of a chunk holds. Bytes of one form never pass for the other: a receiver of the forward protocol would
+/// take the tag for a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EntryForm {
+    /// `[time, record]`, as the forward protocol sends it.
+    #[default]
+    Events,
+    /// `[tag, time, record]`, for outputs that show the tag without having it as a chunk key.
+    TaggedEvents,
+}
+
+impl EntryForm {
+    /// As error texts and backups name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Events => "[time, record]",
+            Self::TaggedEvents => "[tag, time, record]",
         }
     }
 }
@@ -169,6 +193,21 @@ pub enum OpenError {
         path: String,
         /// The first names, and how many more.
         files: String,
+    },
+    /// The path holds chunks whose entries have another form, written by an output of another kind.
+    #[error(
+        "buffer path {path} holds chunks of {found} entries ({files}), this output stores {wanted}: start the output \
+         that wrote them on this path until they are delivered, move them away, or choose another path"
+    )]
+    OtherForm {
+        /// The directory and prefix.
+        path: String,
+        /// The first names, and how many more.
+        files: String,
+        /// What the chunks hold.
+        found: &'static str,
+        /// What this buffer stores.
+        wanted: &'static str,
     },
     /// The path cannot be used.
     #[error("cannot {action} {path}: {source}")]

@@ -299,6 +299,7 @@ async fn chunks_set_aside_are_plain_events_in_the_backup_directory() {
     assert_eq!(backup, chunk.payload.concat());
     let about = std::fs::read_to_string(path.join(format!("buffer.backup/{}.txt", chunk.id))).unwrap();
     assert!(about.contains("reason: refused\ntag: a\n"), "{about}");
+    assert!(about.contains("\nentries: [time, record]\n"), "{about}");
 }
 
 #[tokio::test]

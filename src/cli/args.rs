@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::bench::{BenchCommand, CatOptions};
+use super::cat::CatOptions;
+use crate::bench::BenchCommand;
 
 /// What `--version` prints after the name.
 pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Fluentd-compatible log forwarder)");

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{self, Diagnostics, Document, SystemConfig};
-use crate::pipeline::{self, Overview, Plan, ProcessInfo};
-use crate::telemetry::log;
+use crate::pipeline::{self, Plan};
+use crate::telemetry::{Overview, ProcessInfo, log};
 
 /// Folder whose files are appended to the configuration when neither `$FLUENT_CONF_INCLUDE_DIR` nor `<system>` names
 /// one; Fluentd's.
@@ -35,6 +35,12 @@ pub(super) struct Additions<'a> {
 
 /// Reads and checks the configuration; faults and warnings go to the diagnostics. `None` when there are faults.
 pub(super) fn load(path: &Path, additions: Additions<'_>, diagnostics: &mut Diagnostics) -> Option<Loaded> {
+    let loaded = read(path, additions, diagnostics);
+    diagnostics.sort_by_place();
+    loaded
+}
+
+fn read(path: &Path, additions: Additions<'_>, diagnostics: &mut Diagnostics) -> Option<Loaded> {
     let include_dir = env::var_os("FLUENT_CONF_INCLUDE_DIR").unwrap_or_else(|| INCLUDE_DIRECTORY.into());
     let options = config::LoadOptions {
         inline: additions.inline.map(str::to_owned),
@@ -82,8 +88,6 @@ pub(super) fn log_options(system: &SystemConfig, mut options: log::Options) -> l
     options.ignore_repeated = system.ignore_repeated_log_interval.map(|interval| interval.duration());
     options.ignore_same = system.ignore_same_log_interval.map(|interval| interval.duration());
     options.file_mode = system.file_permission.map(|mode| mode.0);
-    options.ignore_repeated = system.ignore_repeated_log_interval.map(config::Seconds::duration);
-    options.ignore_same = system.ignore_same_log_interval.map(config::Seconds::duration);
     options
 }
 

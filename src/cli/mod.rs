@@ -7,6 +7,7 @@
 //! | 2 | a fault in the configuration; nothing was started, and starting again would not mend it |
 
 mod args;
+mod cat;
 mod engine;
 mod help;
 mod run;
@@ -38,7 +39,7 @@ pub fn main() -> ExitCode {
         Some(Command::Check(arguments)) => check(&arguments),
         Some(Command::Plugins) => help::list_plugins(),
         Some(Command::Help(arguments)) => help::show_plugin(&arguments.name),
-        Some(Command::Cat(options)) => bench::cat::run(options),
+        Some(Command::Cat(options)) => cat::run(options),
         Some(Command::Bench(command)) => bench::run(command),
     }
 }

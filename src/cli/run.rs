@@ -13,9 +13,9 @@ use super::args::RunArgs;
 use super::engine::{self, Additions, Loaded, Running};
 use super::{EXIT_CONFIGURATION, EXIT_FAILURE};
 use crate::config::Diagnostics;
-use crate::pipeline::ProcessInfo;
 use crate::process::signals::{self, Request, Signals};
 use crate::process::{self, Identity, PidFile};
+use crate::telemetry::ProcessInfo;
 use crate::telemetry::log::{self, Level, Logger, SUPERVISOR, Target};
 
 /// Where a configuration is looked for, first found wins: our own place, then those of the packages that we replace
@@ -216,9 +216,13 @@ fn load(args: &RunArgs) -> Result<Loaded, Failure> {
     let mut faults = 0;
     for fault in diagnostics.faults() {
         faults += 1;
-        error!(target: SUPERVISOR, "config error in {fault}");
+        let text = fault.to_string();
+        match text.strip_prefix("error: ") {
+            Some(nowhere) => error!(target: SUPERVISOR, "config error: {nowhere}"),
+            None => error!(target: SUPERVISOR, "config error in {text}"),
+        }
         if options_hide_failures(args) {
-            eprintln!("{fault}");
+            eprintln!("{text}");
         }
     }
     match loaded {

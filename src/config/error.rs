@@ -24,6 +24,11 @@ const SECRET_WORDS: [&str; 12] = [
     "connection_string",
 ];
 
+/// A checked configuration that could not become a running part. Text says what, where and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BuildError(pub String);
+
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
@@ -196,6 +201,27 @@ impl Diagnostics {
         self.omitted += 1;
         self.omitted_faults += usize::from(severity == Severity::Fault);
         self.overflow.insert(Box::new(item))
+    }
+
+    /// Puts everything in the order of the files and lines; what stands nowhere comes first. Files keep the order in
+    /// which something was first found in them.
+    pub fn sort_by_place(&mut self) {
+        let mut files: Vec<String> = Vec::new();
+        let place = |item: &Diagnostic, files: &mut Vec<String>| {
+            let span = item.span.as_ref()?;
+            let file = span.source.name.to_string();
+            let nth = files.iter().position(|known| *known == file).unwrap_or_else(|| {
+                files.push(file);
+                files.len() - 1
+            });
+            Some((nth, span.line, span.column))
+        };
+        let keys: Vec<_> = self.items.iter().map(|item| place(item, &mut files)).collect();
+        let mut order: Vec<usize> = (0..self.items.len()).collect();
+        order.sort_by_key(|&nth| keys[nth]);
+        let mut items: Vec<Option<Diagnostic>> =
+            std::mem::take(&mut self.items).into_iter().map(Some).collect();
+        self.items = order.into_iter().filter_map(|nth| items[nth].take()).collect();
     }
 
     /// True if anything would keep the process from starting.

@@ -23,7 +23,7 @@ pub use document::{
 pub use dump::SpecOf;
 pub use element::{Element, Param, ParamValue, Quote, Source, Span};
 pub use environment::{DirectoryEntry, Environment, FixedEnvironment, MAX_FILE_BYTES, ProcessEnvironment};
-pub use error::{Diagnostic, Diagnostics, Severity, looks_secret, nearest};
+pub use error::{BuildError, Diagnostic, Diagnostics, Severity, looks_secret, nearest};
 pub use param::{
     FreeForm, FromSection, NameRule, ParamSpec, RuleKind, SectionField, SectionSpec, SubsectionSpec,
 };

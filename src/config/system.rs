@@ -87,7 +87,8 @@ crate::params! {
         dir_permission: Option<OctalMode>,
         /// Folder whose `.conf` files are read after the main file; empty for none.
         config_include_dir: Option<String>,
-        /// Bytes of events that may be in transit; written out it covers memory buffers too. Default 256 MiB.
+        /// Bytes of events that may be in transit, default 256 MiB. Where it is written, the total_limit_size of each
+        /// memory buffer is at most this, too.
         memory_limit: Option<SizeBytes>,
         /// When file buffers sync: `ack` (before acknowledging), `interval 1s`, `off`.
         fsync: FsyncPolicy = "ack",

@@ -59,6 +59,12 @@ pub trait FromConfig: Sized {
     /// Converts a value. `strict` refuses what Ruby would read half of.
     fn from_config(text: &str, strict: bool) -> Result<Self, TypeError>;
 
+    /// What the text is read as, when that is hardly what was meant (`100ms` is 6000 s in Fluentd, and here); `None`
+    /// for a plain value.
+    fn surprise(_text: &str) -> Option<String> {
+        None
+    }
+
     /// The value for nil, if nil is a value.
     fn nil() -> Option<Self> {
         None
@@ -71,6 +77,10 @@ impl<T: FromConfig> FromConfig for Option<T> {
     const OPTIONAL: bool = true;
     const SECRET: bool = T::SECRET;
     const CHOICES: &'static [&'static str] = T::CHOICES;
+
+    fn surprise(text: &str) -> Option<String> {
+        T::surprise(text)
+    }
 
     fn from_config(text: &str, strict: bool) -> Result<Self, TypeError> {
         match T::from_config(text, strict) {
@@ -156,6 +166,20 @@ impl FromConfig for SizeBytes {
             .map(Self)
             .map_err(|_| TypeError::invalid("a size of 0 or more bytes such as 8m", text))
     }
+
+    fn surprise(text: &str) -> Option<String> {
+        let rest = text.trim().trim_start_matches(|c: char| c.is_ascii_digit());
+        // `8MB` and `8MiB` are what they look like.
+        if matches!(
+            rest.to_ascii_lowercase().as_str(),
+            "" | "k" | "m" | "g" | "t" | "kb" | "mb" | "gb" | "tb"
+        ) || rest.to_ascii_lowercase().ends_with("ib")
+        {
+            return None;
+        }
+        let read = Self::from_config(text, false).ok()?;
+        Some(format!("is read as {} bytes: write whole numbers with k, m, g or t", read.0))
+    }
 }
 
 /// Seconds: digits followed by s, m, h or d, found anywhere in the text; else a float.
@@ -184,6 +208,19 @@ impl FromConfig for Seconds {
             }
         }
         float(text, strict).map(Self)
+    }
+
+    fn surprise(text: &str) -> Option<String> {
+        let number = text.trim().trim_end_matches(['s', 'm', 'h', 'd']);
+        let whole_units = text.len() - number.len() == 1 && number.bytes().all(|byte| byte.is_ascii_digit());
+        if whole_units || text.trim().parse::<f64>().is_ok() {
+            return None;
+        }
+        let read = Self::from_config(text, false).ok()?;
+        Some(format!(
+            "is read as {} s: write whole numbers with s, m, h or d, or a plain number of seconds",
+            read.0
+        ))
     }
 }
 

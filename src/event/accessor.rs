@@ -201,7 +201,7 @@ fn step_raw<'a>(current: &'a [u8], step: &Step) -> Result<Option<&'a [u8]>, NotA
             else {
                 return Ok(None);
             };
-            let Ok(start) = msgpack::skip_values(current, at, wanted as u64) else { return Ok(None) };
+            let Ok(start) = msgpack::skip_values(current, at, wanted as u64, 1) else { return Ok(None) };
             let Ok(end) = msgpack::skip(current, start) else { return Ok(None) };
             Ok(current.get(start..end))
         }

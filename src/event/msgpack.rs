@@ -5,7 +5,8 @@
 
 use bytes::BufMut;
 
-/// Deepest nesting of arrays and maps that is accepted (design.md 1). Decoders that recurse rely on it.
+/// Deepest nesting of arrays and maps that is accepted (design.md 1), counted from the outermost: the message on the
+/// wire. Empty ones do not count. Decoders that recurse rely on it.
 pub const MAX_DEPTH: usize = 128;
 
 /// msgpack ext type of Fluentd's EventTime; any other type is an error to Fluentd, so it must not pass through us.
@@ -146,15 +147,21 @@ pub fn head(bytes: &[u8], pos: usize) -> Result<(Head, usize), Stop> {
 /// The end of the value at `start`: an offset into `bytes`, at most their length.
 #[inline]
 pub fn skip(bytes: &[u8], start: usize) -> Result<usize, Stop> {
-    skip_values(bytes, start, 1)
+    skip_values(bytes, start, 1, 0)
 }
 
-/// The end of `left` values that begin at `pos`, which may themselves hold containers.
+/// The end of the value at `start`, which lies within `depth` arrays and maps.
+#[inline]
+pub fn skip_within(bytes: &[u8], start: usize, depth: usize) -> Result<usize, Stop> {
+    skip_values(bytes, start, 1, depth)
+}
+
+/// The end of `left` values that begin at `pos` and lie within `depth` arrays and maps; they may hold more of them.
 ///
 /// The loop is branchy on purpose: sizes that do not depend on loaded bytes let the processor run ahead of the
 /// chain "load length, add, load next", and records of one sender repeat, so the branches are predicted.
 #[inline]
-pub fn skip_values(bytes: &[u8], mut pos: usize, mut left: u64) -> Result<usize, Stop> {
+pub fn skip_values(bytes: &[u8], mut pos: usize, mut left: u64, depth: usize) -> Result<usize, Stop> {
     while left > 0 {
         let Some(&first) = bytes.get(pos) else { return Err(Stop::missing(pos)) };
         if first & 0xe0 == 0xa0 {
@@ -170,7 +177,7 @@ pub fn skip_values(bytes: &[u8], mut pos: usize, mut left: u64) -> Result<usize,
                     let Some(&length) = bytes.get(pos + 1) else { return Err(Stop::missing(pos + 1)) };
                     pos += 2 + usize::from(length);
                 }
-                _ => pos = skip_rare(bytes, pos)?,
+                _ => pos = skip_rare(bytes, pos, depth)?,
             }
         }
         left -= 1;
@@ -181,10 +188,10 @@ pub fn skip_values(bytes: &[u8], mut pos: usize, mut left: u64) -> Result<usize,
 
 /// Long strings, ext and containers. May answer an offset beyond the bytes.
 #[inline(never)]
-fn skip_rare(bytes: &[u8], pos: usize) -> Result<usize, Stop> {
+fn skip_rare(bytes: &[u8], pos: usize, depth: usize) -> Result<usize, Stop> {
     match head(bytes, pos)? {
         (Head::Str(length) | Head::Bin(length) | Head::Ext(_, length), at) => Ok(at.saturating_add(length)),
-        (Head::Array(_) | Head::Map(_), _) => Walker::at(pos).advance(bytes),
+        (Head::Array(_) | Head::Map(_), _) => Walker::within(pos, depth).advance(bytes),
         (_, at) => Ok(at),
     }
 }
@@ -195,6 +202,8 @@ pub struct Walker {
     pos: usize,
     depth: usize,
     started: bool,
+    /// Arrays and maps around the value.
+    outside: usize,
     /// Values still to come on each level. A count above `u32::MAX` is cut to it: such a value would need more bytes
     /// than any limit allows, so its end is never reached either way.
     left: [u32; MAX_DEPTH],
@@ -203,7 +212,12 @@ pub struct Walker {
 impl Walker {
     /// A walk that begins at this offset.
     pub fn at(pos: usize) -> Self {
-        Self { pos, depth: 0, started: false, left: [0; MAX_DEPTH] }
+        Self::within(pos, 0)
+    }
+
+    /// A walk over a value that lies within `depth` arrays and maps.
+    fn within(pos: usize, depth: usize) -> Self {
+        Self { pos, depth: 0, started: false, outside: depth, left: [0; MAX_DEPTH] }
     }
 
     /// Walks as far as the bytes reach; the end of the value once it is there.
@@ -235,9 +249,8 @@ impl Walker {
                 }
             };
             if children > 0 {
-                let Some(level) = self.left.get_mut(self.depth) else {
-                    return Err(Malformed::TooDeep.into());
-                };
+                let level = self.left.get_mut(self.depth).filter(|_| self.depth + self.outside < MAX_DEPTH);
+                let Some(level) = level else { return Err(Malformed::TooDeep.into()) };
                 *level = children;
                 self.depth += 1;
             }
@@ -458,6 +471,8 @@ mod tests {
         assert_eq!(skip(&nested(MAX_DEPTH), 0), Ok(MAX_DEPTH + 1));
         assert_eq!(skip(&nested(MAX_DEPTH + 1), 0), Err(Malformed::TooDeep.into()));
         assert_eq!(skip(&nested(1_000_000), 0), Err(Malformed::TooDeep.into()));
+        assert_eq!(skip_within(&nested(MAX_DEPTH - 3), 0, 3), Ok(MAX_DEPTH - 2));
+        assert_eq!(skip_within(&nested(MAX_DEPTH - 2), 0, 3), Err(Malformed::TooDeep.into()));
     }
 
     #[test]

@@ -146,10 +146,28 @@ impl Value {
     }
 }
 
+impl Value {
+    /// A copy in which maps and arrays that are keys of maps are nil. A key's text is escaped once more at each level
+    /// above it, so that a peer's 40 bytes of keys within keys would become gigabytes of backslashes.
+    fn without_odd_keys(&self) -> Self {
+        let plain = |key: &Self| match key {
+            Self::Map(_) | Self::Array(_) => Self::Nil,
+            _ => key.clone(),
+        };
+        match self {
+            Self::Array(items) => Self::Array(items.iter().map(Self::without_odd_keys).collect()),
+            Self::Map(pairs) => {
+                Self::Map(pairs.iter().map(|(key, value)| (plain(key), value.without_odd_keys())).collect())
+            }
+            _ => self.clone(),
+        }
+    }
+}
+
 fn key_text(key: &Value) -> Cow<'_, str> {
     match key.as_bytes() {
         Some(bytes) => String::from_utf8_lossy(bytes),
-        None => Cow::Owned(key.to_json().to_string()),
+        None => Cow::Owned(key.without_odd_keys().to_json().to_string()),
     }
 }
 
@@ -208,7 +226,7 @@ fn decode_at(bytes: &[u8], pos: usize, depth: usize) -> Result<(Value, usize), S
         Head::Ext(kind, length) => {
             payload(bytes, at, length).map(|(data, end)| (Value::Ext(kind, data.to_vec()), end))?
         }
-        Head::Array(_) | Head::Map(_) if depth >= MAX_DEPTH => return Err(Malformed::TooDeep.into()),
+        Head::Array(1..) | Head::Map(1..) if depth >= MAX_DEPTH => return Err(Malformed::TooDeep.into()),
         Head::Array(count) => {
             let mut items = Vec::with_capacity((count as usize).min(TRUSTED_CAPACITY));
             let mut end = at;
@@ -335,6 +353,14 @@ mod tests {
                 prop_assert_eq!(found.as_ref(), record.get(key));
             }
         }
+    }
+
+    #[test]
+    fn keys_within_keys_do_not_grow_with_each_level() {
+        // 100 maps, each the only key of the one around it (found by the fuzz target frame_reader).
+        let bytes = [vec![0x81; 100], vec![1; 101]].concat();
+        let (value, _) = Value::decode(&bytes).unwrap();
+        assert_eq!(value.to_json().to_string(), r#"{"{\"null\":1}":1}"#);
     }
 
     #[test]

@@ -27,8 +27,8 @@ use crate::config::{Diagnostics, Element, FreeForm};
 use crate::event::msgpack::{self, Head};
 use crate::event::value::{lookup, text_of};
 use crate::event::{EventStream, EventTime, RecordAccessor, Value};
-use crate::formatter::time_format::{TimeFormat, Zone};
 use crate::telemetry::rate::Limited;
+use crate::time::{TimeFormat, Zone};
 use expand::{EventView, Node, TagView, Template};
 
 /// A placeholder that stands for nothing does so for every event.

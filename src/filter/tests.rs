@@ -6,7 +6,7 @@ use super::FILTERS;
 use crate::config::Diagnostics;
 use crate::event::{EventStream, EventTime, Tag, Value, msgpack};
 use crate::formatter::tests::{element_of, time_of, value_of, vector_rows};
-use crate::formatter::time_format::tests::with_local_zone;
+use crate::time::with_local_zone;
 
 /// A stream of records, all at one time.
 pub(super) fn stream_of(tag: &str, records: &[Value]) -> EventStream {

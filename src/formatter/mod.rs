@@ -13,7 +13,6 @@ mod formatter_stdout;
 mod formatter_tsv;
 pub mod json;
 pub mod ruby_text;
-pub mod time_format;
 mod time_text;
 pub mod token;
 
@@ -22,7 +21,7 @@ use std::sync::Arc;
 use crate::config::{Diagnostics, Element, Param, SectionSpec, nearest};
 use crate::event::msgpack::Stop;
 use crate::event::{ChunkEntries, EventTime};
-use time_format::BrokenTime;
+use crate::time::BrokenTime;
 
 /// One line of the table of formatters.
 pub struct FormatterPlugin {
@@ -104,37 +103,9 @@ pub trait Formatter: Send + Sync {
     }
 }
 
-/// Appends the text of all events in a run of entries; says how many. Entries that carry a tag of their own
-/// ([`crate::event::with_tag`]) show it, the others show `tag`. After an error `out` is as before.
-pub fn format_entries(
-    formatter: &dyn Formatter,
-    tag: &[u8],
-    entries: &[u8],
-    scratch: &mut Scratch,
-    out: &mut Vec<u8>,
-) -> Result<usize, FormatError> {
-    let length_before = out.len();
-    let mut count = 0;
-    let mut iterator = ChunkEntries::new(entries);
-    let mut result = Ok(());
-    for (own_tag, time, record) in iterator.by_ref() {
-        result = formatter.format(&FormatEvent { tag: own_tag.unwrap_or(tag), time, record }, scratch, out);
-        if result.is_err() {
-            break;
-        }
-        count += 1;
-    }
-    if result.is_ok() && !iterator.rest().is_empty() {
-        result = Err(FormatError::TrailingBytes(iterator.rest().len()));
-    }
-    if result.is_err() {
-        out.truncate(length_before);
-    }
-    result.map(|()| count)
-}
-
 /// Formats slices of entries and hands the text on in pieces of about `piece_bytes`, so that a large chunk never
-/// stands in memory twice. Ends at the first fault of either side.
+/// stands in memory twice. Entries that carry a tag of their own ([`crate::event::with_tag`]) show it, the others show
+/// `tag`. Ends at the first fault of either side.
 pub fn format_in_pieces<'a, E: From<FormatError>>(
     formatter: &dyn Formatter,
     tag: &[u8],

@@ -2,10 +2,10 @@
 
 use serde_json::Value as Json;
 
-use super::time_format::tests::with_local_zone;
 use super::*;
 use crate::config::Diagnostics;
 use crate::event::Value;
+use crate::time::with_local_zone;
 
 /// A section from the `params` of a vector row: `<name argument>#1` keys are sub-sections.
 pub(crate) fn element_of(name: &str, params: &Json) -> Element {
@@ -149,6 +149,24 @@ fn unknown_types_are_named_with_the_nearest() {
             .is_none()
     );
     assert!(diagnostics.render().contains("did you mean 'json'?"), "{}", diagnostics.render());
+}
+
+/// Appends the text of a run of entries as one piece; says how many lines it has.
+fn format_entries(
+    formatter: &dyn Formatter,
+    tag: &[u8],
+    entries: &[u8],
+    scratch: &mut Scratch,
+    out: &mut Vec<u8>,
+) -> Result<usize, FormatError> {
+    let mut lines = 0;
+    let slices = std::iter::once(entries);
+    format_in_pieces(formatter, tag, slices, usize::MAX, scratch, &mut |piece| {
+        lines += piece.iter().filter(|byte| **byte == b'\n').count();
+        out.extend_from_slice(piece);
+        Ok::<_, FormatError>(())
+    })?;
+    Ok(lines)
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use super::Scratch;
 use super::ruby_text;
-use super::time_format::{self, TimeFormat, Zone};
 use crate::config::{Diagnostics, Span};
 use crate::event::EventTime;
+use crate::time::{TimeFormat, Zone, write_iso8601};
 
 crate::config_enum! {
     /// How a time is written.
@@ -79,7 +79,7 @@ impl TimeText {
             }
             _ if same_second => {}
             Some(format) => format.format(&scratch.broken, &mut scratch.time_text),
-            None => time_format::write_iso8601(&scratch.broken, &mut scratch.time_text),
+            None => write_iso8601(&scratch.broken, &mut scratch.time_text),
         }
         out.extend_from_slice(&scratch.time_text);
     }

@@ -88,11 +88,4 @@ impl<'a> Cursor<'a> {
         self.position = msgpack::skip(self.bytes, self.position)?;
         Ok(())
     }
-
-    /// The bytes of the next value.
-    pub fn value_bytes(&mut self) -> Result<&'a [u8], Stop> {
-        let start = self.position;
-        self.skip()?;
-        Ok(&self.bytes[start..self.position])
-    }
 }

@@ -46,12 +46,7 @@ impl AckReader {
         Self::default()
     }
 
-    /// The buffer to read into (`read_buf`); call [`AckReader::next_ack`] until it answers `None` after each read.
-    pub fn buffer(&mut self) -> &mut BytesMut {
-        &mut self.buffer
-    }
-
-    /// Takes in bytes that were read elsewhere.
+    /// Takes in what was read; call [`AckReader::next_ack`] until it answers `None` after each read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }

@@ -17,8 +17,8 @@ use crate::event::{EventStream, EventTime, Tag, value};
 /// senders cut at their chunk size, 8 MiB by default. Spooling larger ones to disk is not built yet (docs/COMPAT.md).
 pub const MESSAGE_SIZE_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 
-/// Fluentd's default of `decompression_size_limit`.
-pub const DECOMPRESSION_SIZE_LIMIT_BYTES: u64 = 256 * 1024 * 1024;
+/// Fluentd's default of `decompression_size_limit`, which in_forward's parameter has too.
+const DECOMPRESSION_SIZE_LIMIT_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Limits and rules of a reader.
 #[derive(Clone, Copy, Debug)]

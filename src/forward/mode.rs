@@ -78,19 +78,21 @@ impl Scan {
     }
 }
 
-/// Scans entries from `start`: `expected` of them, or all up to the end of the bytes.
+/// Scans entries from `start`: the given number of a Forward-mode array, or all packed ones up to the end of the bytes.
 pub fn scan_entries(bytes: &[u8], start: usize, expected: Option<u32>, rules: &EntryRules) -> Scan {
+    // Entries of Forward mode lie in the message and its array, packed ones in bytes of their own.
+    let depth = if expected.is_some() { 2 } else { 0 };
     let mut scan = Scan { end: start, count: 0, rewritten: None, dropped: Dropped::default(), stop: None };
     let mut left = expected.map_or(u64::MAX, u64::from);
     let mut run_start = start;
     while left > 0 && (expected.is_some() || scan.end < bytes.len()) {
         left -= 1;
-        if let Some(end) = clean_entry(bytes, scan.end) {
+        if let Some(end) = clean_entry(bytes, scan.end, depth) {
             scan.end = end;
             scan.count += 1;
             continue;
         }
-        let (end, replacement) = match odd_entry(bytes, scan.end, rules, &mut scan.dropped) {
+        let (end, replacement) = match odd_entry(bytes, scan.end, depth, rules, &mut scan.dropped) {
             Ok(found) => found,
             Err(stop) => {
                 scan.stop = Some(stop);
@@ -115,19 +117,19 @@ pub fn scan_entries(bytes: &[u8], start: usize, expected: Option<u32>, rules: &E
 /// The end of the entry at `pos` when it is in the form that passes on as it is: a two-element array of a time other
 /// than 0 and a map. `None` for anything else, cut and malformed ones included: [`odd_entry`] tells those apart.
 #[inline]
-fn clean_entry(bytes: &[u8], pos: usize) -> Option<usize> {
+fn clean_entry(bytes: &[u8], pos: usize, depth: usize) -> Option<usize> {
     let window = bytes.get(pos..)?.first_chunk::<12>();
     match window {
         // EventTime as every present sender writes it, seconds other than 0, a map of up to 15 keys.
         Some(&[0x92, 0xd7, 0, a, b, c, d, _, _, _, _, map]) if (a | b | c | d) != 0 && map & 0xf0 == 0x80 => {
-            msgpack::skip_values(bytes, pos + 12, u64::from(map & 0x0f) * 2).ok()
+            msgpack::skip_values(bytes, pos + 12, u64::from(map & 0x0f) * 2, depth + 2).ok()
         }
         _ => {
             if *bytes.get(pos)? != 0x92 {
                 return None;
             }
             let record_at = clean_time(bytes, pos + 1)?;
-            clean_record(bytes, record_at)
+            clean_record(bytes, record_at, depth + 1)
         }
     }
 }
@@ -145,11 +147,11 @@ pub(super) fn clean_time(bytes: &[u8], pos: usize) -> Option<usize> {
     }
 }
 
-/// The end of the map at `pos`.
+/// The end of the map at `pos`, which lies within `depth` arrays.
 #[inline]
-pub(super) fn clean_record(bytes: &[u8], pos: usize) -> Option<usize> {
+pub(super) fn clean_record(bytes: &[u8], pos: usize, depth: usize) -> Option<usize> {
     match msgpack::head(bytes, pos).ok()? {
-        (Head::Map(count), at) => msgpack::skip_values(bytes, at, u64::from(count) * 2).ok(),
+        (Head::Map(count), at) => msgpack::skip_values(bytes, at, u64::from(count) * 2, depth + 1).ok(),
         _ => None,
     }
 }
@@ -161,10 +163,11 @@ type Replacement<'a> = Option<(EventTime, &'a [u8])>;
 fn odd_entry<'a>(
     bytes: &'a [u8],
     pos: usize,
+    depth: usize,
     rules: &EntryRules,
     dropped: &mut Dropped,
 ) -> Result<(usize, Replacement<'a>), Stop> {
-    let end = msgpack::skip(bytes, pos)?;
+    let end = msgpack::skip_within(bytes, pos, depth)?;
     let whole = bytes.get(pos..end).unwrap_or_default();
     let (Head::Array(count @ 2..), time_at) = msgpack::head(bytes, pos)? else {
         dropped.note_invalid(whole, NIL);

@@ -59,12 +59,12 @@ impl OptionRanges {
     pub(super) fn read(bytes: &[u8], pos: usize) -> Result<(Self, usize), Stop> {
         let mut options = Self::default();
         let (Head::Map(count), mut at) = msgpack::head(bytes, pos)? else {
-            return Ok((options, msgpack::skip(bytes, pos)?));
+            return Ok((options, msgpack::skip_within(bytes, pos, 1)?));
         };
         options.map32 = bytes.get(pos) == Some(&0xdf);
         for _ in 0..count {
-            let value_at = msgpack::skip(bytes, at)?;
-            let end = msgpack::skip(bytes, value_at)?;
+            let value_at = msgpack::skip_within(bytes, at, 2)?;
+            let end = msgpack::skip_within(bytes, value_at, 2)?;
             options.note(bytes, text_range(bytes, at).map(|(range, _)| range), value_at, end)?;
             at = end;
         }

@@ -302,6 +302,31 @@ fn fatal_inputs() {
     assert_eq!(read(b"\xc0[").odd, ["91"]);
 }
 
+/// At the border of the nesting limit, whole and cut streams agree, and what passes can be decoded.
+#[test]
+fn nesting_is_counted_from_the_message() {
+    let mut passed = Vec::new();
+    for levels in 115..135 {
+        let record = [&b"\x81\xa1k"[..], &vec![0x91; levels], &[0x90]].concat();
+        let entry = [&[0x92, 5][..], &record].concat();
+        let option = [&b"\x81\xa1k"[..], &vec![0x91; levels], &[0x80]].concat();
+        let streams = [
+            message(&[b"\xa1t", &[5], &record]),
+            message(&[b"\xa1t", &[&[0x91][..], &entry].concat()]),
+            message(&[b"\xa1t", &bin(&entry)]),
+            message(&[b"\xa1t", &[5], RECORD, &option]),
+        ];
+        for (mode, stream) in streams.iter().enumerate() {
+            let reading = read(stream);
+            assert_eq!(reading.events.len(), usize::from(reading.fatal.is_none()));
+            assert!(reading.events.iter().all(|(_, _, record)| Value::decode(record).is_ok()));
+            passed.extend(reading.fatal.is_none().then_some((mode, levels)));
+        }
+    }
+    let deepest = |mode| passed.iter().filter(|(of, _)| *of == mode).map(|(_, levels)| *levels).max();
+    assert_eq!([0, 1, 2, 3].map(deepest), [126, 124, 126, 126].map(Some));
+}
+
 #[test]
 fn a_torn_tail_is_counted_and_the_rest_acked() {
     let chunk = options(&[("chunk", "c".into())]);

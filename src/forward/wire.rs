@@ -24,7 +24,7 @@ impl PlainMessage {
         };
         let (tag, _) = text_range(bytes, start + 1)?;
         let record_at = mode::clean_time(bytes, tag.end)?;
-        let record_end = mode::clean_record(bytes, record_at)?;
+        let record_end = mode::clean_record(bytes, record_at, 1)?;
         let end = match with_option {
             false => record_end,
             true if matches!(bytes.get(record_end), Some(0x80 | 0xc0)) => record_end + 1,
@@ -67,7 +67,7 @@ impl Wire {
             (Head::Array(elements @ 2..), tag_at) => (elements, tag_at),
             _ => return Ok(Self { kind: Kind::Odd, end: msgpack::skip(bytes, 0)? }),
         };
-        let body_at = msgpack::skip(bytes, tag_at)?;
+        let body_at = msgpack::skip_within(bytes, tag_at, 1)?;
         let tag = text_range(bytes, tag_at).map(|(range, _)| range).ok_or(tag_at..body_at);
         let (body, used, body_end) = Body::parse(bytes, body_at, elements, rules)?;
         let (options, options_end) = if elements > used {
@@ -76,7 +76,7 @@ impl Wire {
             (OptionRanges::default(), body_end)
         };
         // Elements after the options are ignored.
-        let end = msgpack::skip_values(bytes, options_end, u64::from(elements.saturating_sub(used + 1)))?;
+        let end = msgpack::skip_values(bytes, options_end, u64::from(elements.saturating_sub(used + 1)), 1)?;
         Ok(Self { kind: Kind::Message(Parts { tag, options, body }), end })
     }
 }
@@ -94,14 +94,15 @@ impl Body {
                 Ok((Self::Entries { start, scan }, 2, end))
             }
             (Head::Str(_) | Head::Bin(_), _) if !is_binary_time(bytes, at, elements) => {
-                let end = msgpack::skip(bytes, at)?;
+                let end = msgpack::skip_within(bytes, at, 1)?;
                 let range = text_range(bytes, at).map_or(end..end, |(range, _)| range);
                 Ok((Self::Packed(range), 2, end))
             }
             _ => {
-                let record_at = msgpack::skip(bytes, at)?;
+                let record_at = msgpack::skip_within(bytes, at, 1)?;
                 let time = mode::read_time(bytes, at, rules)?;
-                let record_end = if elements > 2 { msgpack::skip(bytes, record_at)? } else { record_at };
+                let record_end =
+                    if elements > 2 { msgpack::skip_within(bytes, record_at, 1)? } else { record_at };
                 let body = Self::Single { time, raw_time: at..record_at, record: record_at..record_end };
                 Ok((body, elements.min(3), record_end))
             }

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
 
-use crate::pipeline::BuildError;
+use crate::config::BuildError;
 
 /// Connections at a time on one port: monitors are few, and a flood must not take the descriptors of the event path.
 const MAX_CONNECTIONS: usize = 64;

@@ -9,8 +9,7 @@
 use futures_util::future::BoxFuture;
 
 use super::{Input, InputConfig, InputContext, InputPlugin};
-use crate::config::{Diagnostics, Element};
-use crate::pipeline::BuildError;
+use crate::config::{BuildError, Diagnostics, Element};
 
 crate::params! {
     /// Accepted and ignored.

@@ -34,15 +34,14 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::{Input, InputConfig, InputContext, InputPlugin};
-use crate::config::{Diagnostics, Element, Seconds, SizeBytes};
+use crate::config::{BuildError, Diagnostics, Element, Seconds, SizeBytes};
 use crate::event::Tag;
 use crate::forward::{MESSAGE_SIZE_LIMIT_BYTES, ReaderSettings};
 use crate::net::budget::MemoryBudget;
 use crate::net::heartbeat::HeartbeatSocket;
 use crate::net::listener::{self, Acceptor};
-use crate::pipeline::{BuildError, Reading, Sample, SampleKind};
 use crate::router::Entrance;
-use crate::telemetry::PluginMetrics;
+use crate::telemetry::{PluginMetrics, Reading, Sample, SampleKind};
 
 crate::params! {
     /// Takes events over the forward protocol (TCP, with UDP heartbeats on the same port).
@@ -206,7 +205,8 @@ impl Counters {
         counter.fetch_add(value as u64, Ordering::Relaxed);
     }
 
-    fn samples(&self, plugin_id: &str) -> Vec<Sample> {
+    /// The page adds the label `plugin_id`.
+    fn samples(&self) -> Vec<Sample> {
         use SampleKind::{Counter, Gauge};
         let figures: [(&'static str, &'static str, SampleKind, &AtomicU64); 9] = [
             ("tributary_forward_connections", "Open connections.", Gauge, &self.open),
@@ -245,7 +245,7 @@ impl Counters {
                 name,
                 help,
                 kind,
-                labels: vec![("plugin_id", plugin_id.to_owned())],
+                labels: Vec::new(),
                 value: value.load(Ordering::Relaxed) as f64,
             })
             .collect()
@@ -353,7 +353,7 @@ impl Input for ForwardInput {
 
     fn samples(&self) -> Option<Reading<Vec<Sample>>> {
         let shared = Arc::clone(&self.shared);
-        Some(Arc::new(move || shared.counters.samples(&shared.plugin_id)))
+        Some(Arc::new(move || shared.counters.samples()))
     }
 }
 

@@ -27,11 +27,11 @@ use serde_json::{Map, Value as Json, json};
 use tokio::task::JoinHandle;
 
 use super::http_server::HttpServer;
-use super::{Arrival, Input, InputConfig, InputContext, InputPlugin};
-use crate::config::{Diagnostics, Element, Seconds};
+use super::{Input, InputConfig, InputContext, InputPlugin};
+use crate::config::{BuildError, Diagnostics, Element, Seconds};
 use crate::event::{EventStream, EventTime, Tag, Value, msgpack};
-use crate::pipeline::{BuildError, Overview, PluginView};
-use crate::router::Entrance;
+use crate::router::{Arrival, Entrance};
+use crate::telemetry::{Overview, PluginView};
 pub(super) use fields::available_percent;
 use fields::{Include, plugin_fields};
 
@@ -119,11 +119,7 @@ impl Input for MonitorAgent {
 
 /// One event per plugin; the figures are gone if they are refused, the next ones come soon.
 async fn emit_figures(overview: &Overview, entrance: &Entrance, tag: &Tag) {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let time = EventTime::Ext {
-        seconds: u32::try_from(now.as_secs()).unwrap_or(u32::MAX),
-        nanoseconds: now.subsec_nanos(),
-    };
+    let time = EventTime::of(SystemTime::now());
     let mut entries = Vec::new();
     let views = overview.plugins();
     for view in &views {
@@ -134,7 +130,7 @@ async fn emit_figures(overview: &Overview, entrance: &Entrance, tag: &Tag) {
         return;
     }
     let stream = EventStream { tag: tag.clone(), entries: entries.into(), count: views.len() };
-    for answer in entrance.emit(vec![Arrival { stream, sender_chunk: None }]).await {
+    for answer in entrance.emit(vec![Arrival::new(stream, None)]).await {
         if let Err(error) = answer {
             tracing::warn!(%error, "figures of plugins were refused");
         }
@@ -249,7 +245,7 @@ mod tests {
     use super::super::tests::{RefusingSink, context};
     use super::*;
     use crate::buffer::BufferStats;
-    use crate::pipeline::{Category, RetryStatus};
+    use crate::telemetry::{Category, RetryStatus};
 
     fn overview() -> Arc<Overview> {
         let overview = Overview::default();
@@ -342,7 +338,7 @@ mod tests {
     #[test]
     fn retry_and_config_are_shown_when_asked_for() {
         let pages = Pages { overview: overview(), include: Include { config: true, retry: true } };
-        let fields = crate::formatter::time_format::tests::with_local_zone("Etc/UTC", || pages.plugins(&[]));
+        let fields = crate::time::with_local_zone("Etc/UTC", || pages.plugins(&[]));
         assert_eq!(fields[0]["config"], json!({"@type": "forward", "shared_key": "xxxxxx"}));
         assert_eq!(fields[0]["retry_count"], Json::Null);
         assert!(!fields[0].contains_key("retry"));

@@ -34,8 +34,8 @@ use futures_util::future::BoxFuture;
 
 use super::http_server::HttpServer;
 use super::{Input, InputConfig, InputContext, InputPlugin};
-use crate::config::{Diagnostics, Element};
-use crate::pipeline::{BuildError, Overview};
+use crate::config::{BuildError, Diagnostics, Element};
+use crate::telemetry::Overview;
 pub use monitors::{MONITOR, OUTPUT_MONITOR, TAIL_MONITOR};
 
 /// Prometheus' text format.
@@ -114,19 +114,25 @@ async fn page(State(overview): State<Arc<Overview>>) -> Response {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
+    use std::time::{Duration, SystemTime};
 
     use super::super::http_server::get;
     use super::super::tests::{RefusingSink, context};
     use super::*;
-    use crate::buffer::BufferStats;
-    use crate::pipeline::{Category, PluginView, Sample, SampleKind};
+    use crate::buffer::{BufferStats, DiskFigures};
+    use crate::telemetry::{Category, PluginView, Sample, SampleKind};
 
     fn overview() -> Arc<Overview> {
         let overview = Overview::default();
         let mut file = PluginView::new("out \"1\"", Category::Output, "file");
         file.metrics.errors.store(2, Ordering::Relaxed);
-        file.buffer =
-            Some(Arc::new(|| BufferStats { stage_bytes: 30, queue_bytes: 20, ..BufferStats::default() }));
+        file.buffer = Some(Arc::new(|| BufferStats {
+            stage_bytes: 30,
+            queue_bytes: 20,
+            oldest: Some(SystemTime::now() - Duration::from_secs(7)),
+            disk: DiskFigures { failed_syncs: 3, chunks_set_aside: 4, ..DiskFigures::default() },
+            ..BufferStats::default()
+        }));
         file.samples = Some(Arc::new(|| {
             vec![Sample {
                 name: "tributary_upstream_healthy",
@@ -137,16 +143,35 @@ mod tests {
             }]
         }));
         overview.register(file);
-        overview.register(PluginView::new("in", Category::Input, "forward"));
+        let mut forward = PluginView::new("in", Category::Input, "forward");
+        forward.samples = forward_input().samples();
+        overview.register(forward);
+        overview.register_samples(Arc::new(|| {
+            vec![Sample {
+                name: "tributary_memory_used_bytes",
+                help: "in transit",
+                kind: SampleKind::Gauge,
+                labels: Vec::new(),
+                value: 5.0,
+            }]
+        }));
         Arc::new(overview)
+    }
+
+    /// A real one: its samples are part of what the page is checked for.
+    fn forward_input() -> Box<dyn Input> {
+        let element = Element::new("source", "").with_param("port", "0").with_param("bind", "127.0.0.1");
+        let config = (super::super::in_forward::PLUGIN.configure)(&element, &mut Diagnostics::new());
+        let context = context(Arc::new(RefusingSink::refusing(0)));
+        config.expect("configured").build(context).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[tokio::test]
     async fn metrics_have_the_known_names_and_labels() {
         let overview = overview();
-        let monitor = Element::new("source", "")
-            .with_param("@type", "prometheus_output_monitor")
-            .with_child(Element::new("labels", "").with_param("worker", "w${worker_id}"));
+        let monitor = Element::new("source", "").with_param("@type", "prometheus_output_monitor").with_child(
+            Element::new("labels", "").with_param("worker", "w${worker_id}").with_param("type", "x"),
+        );
         let mut diagnostics = Diagnostics::new();
         let config = (OUTPUT_MONITOR.configure)(&monitor, &mut diagnostics).expect("configured");
         let mut monitor_context = context(Arc::new(RefusingSink::refusing(0)));
@@ -169,6 +194,10 @@ mod tests {
             r#"fluentd_output_status_retry_wait{plugin_id="out \"1\"",type="file",worker="w0"} 0"#,
             r#"tributary_upstream_healthy{plugin_id="out \"1\"",address="192.0.2.1:24224"} 1"#,
             r#"tributary_input_records_total{plugin_id="in",type="forward"} 0"#,
+            r#"tributary_forward_connections{plugin_id="in"} 0"#,
+            r#"tributary_buffer_failed_syncs_total{plugin_id="out \"1\"",type="file"} 3"#,
+            r#"tributary_buffer_chunks_set_aside_total{plugin_id="out \"1\"",type="file"} 4"#,
+            "tributary_memory_used_bytes 5",
         ] {
             assert!(body.lines().any(|found| found == line), "{line} is missing in\n{body}");
         }
@@ -176,7 +205,12 @@ mod tests {
         let bytes: f64 =
             memory.and_then(|line| line.split(' ').nth(1)).expect("memory").parse().expect("a number");
         assert!(bytes > 1e5, "{bytes}");
+        let age = body.lines().find(|line| line.starts_with("tributary_buffer_oldest_chunk_age_seconds"));
+        let age: f64 =
+            age.and_then(|line| line.rsplit(' ').next()).expect("an age").parse().expect("a number");
+        assert!(age >= 7.0, "{age}");
         assert_every_family_stands_once(&body);
+        assert_no_label_stands_twice(&body);
         let (head, _) = get(address, "/other").await;
         assert!(head.starts_with("HTTP/1.1 404"), "{head}");
         input.stop().await;
@@ -189,6 +223,20 @@ mod tests {
             let name = line.split(['{', ' ']).next().expect("a name");
             assert!(seen.last() == Some(&name) || !seen.contains(&name), "{name} stands twice");
             seen.push(name);
+        }
+    }
+
+    /// Prometheus refuses a page where one line names a label twice.
+    fn assert_no_label_stands_twice(body: &str) {
+        for line in body.lines().filter(|line| !line.starts_with('#')) {
+            // Every label but the last ends in `",`; the values here hold no comma.
+            let labels = line.split_once('{').map_or("", |(_, labels)| labels);
+            let mut names: Vec<&str> =
+                labels.split(',').map(|label| label.split('=').next().expect("a name")).collect();
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count, "a label stands twice in {line}");
         }
     }
 

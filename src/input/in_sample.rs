@@ -24,11 +24,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-use super::{Arrival, Input, InputConfig, InputContext, InputPlugin};
-use crate::config::{Diagnostics, Element};
+use super::{Input, InputConfig, InputContext, InputPlugin};
+use crate::config::{BuildError, Diagnostics, Element};
 use crate::event::{EventStream, EventTime, Tag, Value, msgpack};
-use crate::pipeline::BuildError;
-use crate::router::Entrance;
+use crate::router::{Arrival, Entrance};
 use crate::telemetry::PluginMetrics;
 use crate::telemetry::rate::Limited;
 
@@ -145,7 +144,7 @@ impl Generator {
             let count = events.min(EVENTS_PER_STREAM);
             let entries = self.entries(count, time);
             let stream = EventStream { tag: self.tag.clone(), entries, count: count as usize };
-            arrivals.push(Arrival { stream, sender_chunk: None });
+            arrivals.push(Arrival::new(stream, None));
             events -= count;
         }
         arrivals
@@ -242,7 +241,7 @@ impl SampleTask {
                 _ = ticks.tick() => {}
                 _ = self.stopped.wait_for(|stopped| *stopped) => return,
             }
-            let arrivals = self.generator.arrivals(self.pace.events(slot), now());
+            let arrivals = self.generator.arrivals(self.pace.events(slot), EventTime::of(SystemTime::now()));
             if !self.emit(arrivals).await {
                 return;
             }
@@ -280,14 +279,6 @@ impl SampleTask {
         self.metrics.emit_count.fetch_add(1, Ordering::Relaxed);
         self.metrics.emit_records.fetch_add(arrival.stream.count as u64, Ordering::Relaxed);
         self.metrics.emit_bytes.fetch_add(arrival.stream.entries.len() as u64, Ordering::Relaxed);
-    }
-}
-
-fn now() -> EventTime {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    EventTime::Ext {
-        seconds: u32::try_from(since.as_secs()).unwrap_or(u32::MAX),
-        nanoseconds: since.subsec_nanos(),
     }
 }
 

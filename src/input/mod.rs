@@ -11,24 +11,12 @@ mod in_sample;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use crate::config::{Diagnostics, Element, SectionSpec};
-use crate::event::EventStream;
+use crate::config::{BuildError, Diagnostics, Element, SectionSpec};
 use crate::net::budget::MemoryBudget;
-use crate::pipeline::{BuildError, Reading, Sample};
 use crate::router::Entrance;
-use crate::telemetry::PluginMetrics;
-
-/// What one message brought: a stream and, when the sender asked for an ack, its chunk id.
-#[derive(Clone, Debug)]
-pub struct Arrival {
-    /// The events.
-    pub stream: EventStream,
-    /// The sender's chunk id, byte for byte (forward option `chunk`); stored with the events.
-    pub sender_chunk: Option<Bytes>,
-}
+use crate::telemetry::{PluginMetrics, Reading, Sample};
 
 /// Every input that is built.
 pub const INPUTS: &[&InputPlugin] = &[
@@ -69,7 +57,7 @@ pub struct InputContext {
     /// Its counters, shown by monitor_agent and prometheus.
     pub metrics: Arc<PluginMetrics>,
     /// Everything that is running, for the inputs that only report (monitor_agent, prometheus).
-    pub overview: Arc<crate::pipeline::Overview>,
+    pub overview: Arc<crate::telemetry::Overview>,
     /// `<system>` settings.
     pub system: Arc<crate::config::SystemConfig>,
     /// Bytes of events in transit (`<system> memory_limit`): one for the process, clones share it.

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
-use super::{Arrival, InputContext};
+use super::InputContext;
 use crate::event::Value;
-use crate::router::{Answers, EmitError, Entrance, Sink};
+use crate::router::{Answers, Arrival, EmitError, Entrance, Sink};
 
 /// Collects records; refuses the first so many batches.
 pub(super) struct RefusingSink {

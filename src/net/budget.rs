@@ -52,6 +52,11 @@ impl MemoryBudget {
         }
     }
 
+    /// The whole budget in bytes.
+    pub fn limit_bytes(&self) -> u64 {
+        u64::from(self.units) * UNIT_BYTES as u64
+    }
+
     /// Bytes in use now.
     pub fn used_bytes(&self) -> u64 {
         (self.units as usize).saturating_sub(self.permits.available_permits()) as u64 * UNIT_BYTES as u64
@@ -72,7 +77,7 @@ mod tests {
     async fn waits_for_what_others_hold_and_gives_up_in_time() {
         let budget = MemoryBudget::new(4096);
         let held = budget.reserve(3000, Duration::ZERO).await.unwrap();
-        assert_eq!(budget.used_bytes(), 3072);
+        assert_eq!((budget.used_bytes(), budget.limit_bytes()), (3072, 4096));
         assert!(budget.reserve(2000, Duration::from_millis(1)).await.is_none());
         let waiter = tokio::spawn({
             let budget = budget.clone();

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -16,9 +17,9 @@ pub const DEFAULT_BACKLOG: i32 = 4096;
 /// Pause after an accept that failed for want of memory or descriptors, so that the loop does not spin.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How TCP finds peers whose host has vanished: (60 s of silence) + 4 probes, 15 s apart = 2 minutes. The system's
-/// default of more than 2 hours would hold the descriptors of a lost rack half a day of reboots long.
-pub const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
+/// How TCP finds peers whose host has vanished: after the silence of `keepalive_time` (60 s when not written) come 4
+/// probes, 15 s apart, 2 minutes in all. The system's default of more than 2 hours would hold the descriptors of a lost
+/// rack half a day of reboots long.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
 
@@ -26,6 +27,14 @@ const KEEPALIVE_PROBES: u32 = 4;
 static ACCEPT_ERROR: Limited = Limited::per_minute(2);
 /// At the limit, each client that leaves ends an episode and the next one begins another.
 static EXHAUSTED: Limited = Limited::per_minute(1);
+
+/// Connections that all listeners of the process answered with a reset for want of a descriptor, since its start.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// Connections that all listeners of the process answered with a reset for want of a descriptor.
+pub fn refused_connections() -> u64 {
+    REFUSED.load(Ordering::Relaxed)
+}
 
 /// Opens a listening socket; inside the tokio runtime.
 ///
@@ -81,8 +90,9 @@ impl Acceptor {
         self.listener.local_addr()
     }
 
-    /// Connections answered with a reset for want of a descriptor.
-    pub fn refused(&self) -> u64 {
+    /// Connections that this one answered with a reset for want of a descriptor.
+    #[cfg(test)]
+    fn refused(&self) -> u64 {
         self.refused
     }
 
@@ -134,6 +144,7 @@ impl Acceptor {
         // The listener is known to be readable, so this answers at once or not at all.
         if let Some(Ok((stream, _))) = self.listener.accept().now_or_never() {
             self.refused += 1;
+            REFUSED.fetch_add(1, Ordering::Relaxed);
             reset(stream);
         }
         self.reserve = spare();
@@ -187,6 +198,7 @@ mod tests {
         refused.readable().await.unwrap();
         assert_eq!(refused.try_read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         assert_eq!((acceptor.refused(), acceptor.exhausted, acceptor.reserve.is_some()), (1, true, true));
+        assert!(refused_connections() >= 1);
         let _next = TcpStream::connect(address).await.unwrap();
         acceptor.accept().await;
         assert!(!acceptor.exhausted);

@@ -19,9 +19,10 @@ use super::retry::{RetryKind, RetryPolicy};
 use super::runner::RunnerConfig;
 use crate::buffer::{
     BufferConfig, BufferKind, ChunkKeys, FLUSH_INTERVAL, FileConfig, FlushMode, FlushRules, Fsync,
-    OverflowAction, Splitter, Timekey, TimekeyFlush, Zone,
+    OverflowAction, Splitter, Timekey, TimekeyFlush,
 };
 use crate::config::{Diagnostics, Element, FsyncPolicy, OctalMode, Seconds, SizeBytes, SystemConfig};
+use crate::time::Zone;
 use crate::{config_enum, params};
 
 config_enum! {
@@ -167,6 +168,14 @@ pub struct BufferContext<'a> {
     pub slow_flush_threshold: Duration,
 }
 
+/// The fault for a plugin that never buffers, in Fluentd's words.
+pub fn refuse(section: &Element, plugin: &str, diagnostics: &mut Diagnostics) {
+    diagnostics.fault(
+        &section.span,
+        format!("<buffer> section is configured, but plugin '{plugin}' doesn't support buffering"),
+    );
+}
+
 /// Reads `<buffer>` of an output section. `Ok(None)`: the output has no buffer. `None` in the end: faults were found.
 pub fn read(
     output: &Element,
@@ -181,11 +190,7 @@ pub fn read(
     let (default_keys, default_type, default_timekey) = match (context.buffering, sections.first()) {
         (Buffering::Never, None) | (Buffering::Optional { .. }, None) => return Some(None),
         (Buffering::Never, Some(section)) => {
-            let name = output.type_name().unwrap_or_default();
-            diagnostics.fault(
-                &section.span,
-                format!("<buffer> section is configured, but plugin '{name}' doesn't support buffering"),
-            );
+            refuse(section, output.type_name().unwrap_or_default(), diagnostics);
             return None;
         }
         (Buffering::Optional { default_keys }, Some(_)) => (default_keys, "memory", None),
@@ -328,10 +333,9 @@ impl Reader<'_> {
             _ if self.params.timekey_use_utc => Zone::Fixed(0),
             None => Zone::local(),
             Some(text) => match Zone::parse(text) {
-                Some(zone) => zone,
-                None => {
-                    let message = format!("unknown timekey_zone '{text}'");
-                    return self.fault(diagnostics, message, "+09:00, +0900, +09 or Region/City");
+                Ok(zone) => zone,
+                Err(error) => {
+                    return self.fault(diagnostics, format!("timekey_zone: {error}"), ZONES);
                 }
             },
         };
@@ -379,6 +383,9 @@ impl Reader<'_> {
         if let Some(length) = params.queue_limit_length {
             buffer.total_limit_bytes = buffer.chunk_limit_bytes.saturating_mul(length);
         }
+        if let (BufferKind::Memory, Some(limit)) = (&buffer.kind, self.context.system.memory_limit) {
+            buffer.total_limit_bytes = buffer.total_limit_bytes.min(limit.0);
+        }
         buffer.queued_chunks_limit =
             Some(params.queued_chunks_limit_size.unwrap_or(params.flush_thread_count.max(1)));
         buffer.overflow_action = match params.overflow_action {
@@ -410,3 +417,39 @@ impl Reader<'_> {
 
 /// What the argument of `<buffer>` may hold.
 const CHUNK_KEYS: &str = "chunk keys such as tag, time, a field name or $.a.b";
+
+/// What `timekey_zone` may hold.
+const ZONES: &str = "+09:00, +0900, +09 or Region/City";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn total_limit(kind: &str, written: Option<&str>, memory_limit: Option<u64>) -> u64 {
+        let mut section = Element::new("buffer", "").with_param("@type", kind).with_param("path", "/nowhere");
+        if let Some(limit) = written {
+            section = section.with_param("total_limit_size", limit);
+        }
+        let output = Element::new("match", "**").with_child(section);
+        let system = SystemConfig { memory_limit: memory_limit.map(SizeBytes), ..SystemConfig::default() };
+        let context = BufferContext {
+            plugin_id: "out",
+            has_id: true,
+            buffering: Buffering::Optional { default_keys: &[] },
+            default_path: None,
+            system: &system,
+            slow_flush_threshold: Duration::from_secs(20),
+        };
+        let settings = read(&output, &context, &mut Diagnostics::new());
+        settings.flatten().expect("settings").buffer.total_limit_bytes
+    }
+
+    #[test]
+    fn a_written_memory_limit_bounds_memory_buffers() {
+        assert_eq!(total_limit("memory", None, None), 512 << 20);
+        assert_eq!(total_limit("memory", None, Some(64 << 20)), 64 << 20);
+        assert_eq!(total_limit("memory", Some("1m"), Some(64 << 20)), 1 << 20);
+        assert_eq!(total_limit("memory", Some("1g"), Some(64 << 20)), 64 << 20);
+        assert_eq!(total_limit("file", Some("1g"), Some(64 << 20)), 1 << 30);
+    }
+}

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use futures_util::future::BoxFuture;
 
 use crate::buffer::{Append, BufferHandle, Splitter};
-use crate::input::Arrival;
+use crate::router::Arrival;
 use crate::router::{Answers, EmitError, Sink};
 use crate::telemetry::PluginMetrics;
 

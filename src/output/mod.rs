@@ -21,9 +21,8 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use crate::buffer::Chunk;
-use crate::config::{Diagnostics, Element, SectionSpec};
+use crate::config::{BuildError, Diagnostics, Element, SectionSpec};
 use crate::event::EventStream;
-use crate::pipeline::BuildError;
 use crate::telemetry::PluginMetrics;
 
 /// Every output that is built. (copy and relabel are the router's: they have other outputs or labels behind them.)
@@ -109,6 +108,12 @@ pub trait Output: Send + Sync {
         1
     }
 
+    /// Resolves when the destination is seen to be well again, for outputs that watch it: a retry that waits for its
+    /// time is then made at once.
+    fn recovered(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Ends background tasks and closes connections; no `write` is running any more.
     fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
@@ -120,7 +125,7 @@ pub trait Output: Send + Sync {
     }
 
     /// Figures of its own for `/metrics` (out_forward: health of each upstream).
-    fn samples(&self) -> Vec<crate::pipeline::Sample> {
+    fn samples(&self) -> Vec<crate::telemetry::Sample> {
         Vec::new()
     }
 }

@@ -24,8 +24,8 @@ use std::sync::atomic::Ordering;
 use futures_util::future::{BoxFuture, join_all};
 
 use crate::config::Element;
-use crate::input::Arrival;
 use crate::params;
+use crate::router::Arrival;
 use crate::router::{Answers, EmitError, Sink};
 use crate::telemetry::PluginMetrics;
 
@@ -127,5 +127,76 @@ fn merge_one(answer: &mut Result<(), EmitError>, store: &Store, result: Result<(
         tracing::error!(error = %error, "ignore emit error in copy store");
     } else if answer.is_ok() {
         *answer = Err(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::event::{EventStream, Tag};
+
+    #[derive(Default)]
+    struct Memory {
+        got: Mutex<usize>,
+        refuses: bool,
+    }
+
+    impl Sink for Memory {
+        fn emit(&self, batch: Vec<Arrival>) -> BoxFuture<'static, Answers> {
+            *self.got.lock().unwrap() += batch.len();
+            let answer = if self.refuses { Err(EmitError::Output("refused".into())) } else { Ok(()) };
+            Box::pin(std::future::ready(vec![answer; batch.len()]))
+        }
+    }
+
+    fn store(sink: &Arc<Memory>, words: &str) -> Store {
+        let section = Element::new("store", words);
+        let (ignore_error, ignore_if_prev_success) = store_flags(&section);
+        Store { sink: Arc::clone(sink) as Arc<dyn Sink>, ignore_error, ignore_if_prev_success }
+    }
+
+    async fn emit(stores: Vec<Store>) -> bool {
+        let stream =
+            EventStream { tag: Tag::from("a"), entries: Bytes::from_static(b"\x92\x01\x80"), count: 1 };
+        let arrival = Arrival::new(stream, None);
+        CopySink::new(stores, Arc::default()).emit(vec![arrival]).await[0].is_ok()
+    }
+
+    fn sinks() -> (Arc<Memory>, Arc<Memory>) {
+        (Arc::new(Memory { refuses: true, ..Memory::default() }), Arc::default())
+    }
+
+    fn got(sink: &Memory) -> usize {
+        *sink.got.lock().unwrap()
+    }
+
+    #[tokio::test]
+    async fn every_store_is_offered_everything() {
+        let (refusing, healthy) = sinks();
+        assert!(!emit(vec![store(&refusing, ""), store(&healthy, "")]).await);
+        assert_eq!(got(&healthy), 1);
+    }
+
+    #[tokio::test]
+    async fn ignore_error_confirms_all_the_same() {
+        let (refusing, healthy) = sinks();
+        assert!(emit(vec![store(&refusing, "ignore_error"), store(&healthy, "")]).await);
+    }
+
+    #[tokio::test]
+    async fn a_fall_back_store_is_used_only_after_a_failure() {
+        let (refusing, healthy) = sinks();
+        let third: Arc<Memory> = Arc::default();
+        let stores = vec![
+            store(&refusing, "ignore_error"),
+            store(&healthy, "ignore_if_prev_success"),
+            store(&third, "ignore_if_prev_success"),
+        ];
+        assert!(emit(stores).await);
+        assert_eq!((got(&refusing), got(&healthy), got(&third)), (1, 1, 0));
     }
 }

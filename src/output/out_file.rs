@@ -31,11 +31,10 @@ use futures_util::future::BoxFuture;
 use super::placeholder::{self, Template};
 use super::{Buffering, Output, OutputConfig, OutputContext, OutputPlugin, WriteError};
 use crate::buffer::{Chunk, ChunkKeys};
-use crate::config::{Diagnostics, Element, FromConfig as _, FsyncPolicy, OctalMode, Seconds};
-use crate::formatter::time_format::Zone;
+use crate::config::{BuildError, Diagnostics, Element, FromConfig as _, FsyncPolicy, OctalMode, Seconds};
 use crate::formatter::{self, Formatter, Scratch};
-use crate::pipeline::BuildError;
 use crate::telemetry::PluginMetrics;
+use crate::time::Zone;
 use path::{PathError, PathTemplate, TimeSlices};
 use writer::{FileWriter, Permissions, WriteFault};
 

@@ -41,11 +41,10 @@ use self::message::Message;
 use self::settings::{Destination, Settings};
 use self::upstream::Server;
 use crate::buffer::Chunk;
-use crate::config::{Diagnostics, Element, Seconds};
+use crate::config::{BuildError, Diagnostics, Element, Seconds};
 use crate::net::resolve;
 use crate::output::{Buffering, Output, OutputConfig, OutputContext, OutputPlugin, WriteError};
 use crate::params;
-use crate::pipeline::BuildError;
 
 mod balancer;
 mod connection;
@@ -298,6 +297,10 @@ impl Output for OutForward {
     /// accepts and never answers holds at most half of these (see `balancer`), the rest goes on.
     fn chunks_in_flight_per_thread(&self) -> usize {
         4
+    }
+
+    fn recovered(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.dispatcher.roster.recovered.notified())
     }
 
     fn stop(&self) -> BoxFuture<'_, ()> {

@@ -14,9 +14,8 @@ use futures_util::future::BoxFuture;
 
 use super::{Buffering, Output, OutputConfig, OutputContext, OutputPlugin, WriteError};
 use crate::buffer::Chunk;
-use crate::config::{Diagnostics, Element};
+use crate::config::{BuildError, Diagnostics, Element};
 use crate::event::EventStream;
-use crate::pipeline::BuildError;
 
 crate::params! {
     /// Takes everything and throws it away.

@@ -20,10 +20,9 @@ use futures_util::future::BoxFuture;
 
 use super::{Buffering, Output, OutputConfig, OutputContext, OutputPlugin, WriteError};
 use crate::buffer::Chunk;
-use crate::config::{Diagnostics, Element};
+use crate::config::{BuildError, Diagnostics, Element};
 use crate::event::EventStream;
 use crate::formatter::{self, FormatError, Formatter, Scratch};
-use crate::pipeline::BuildError;
 use crate::telemetry::{PluginMetrics, log};
 
 /// Text collected before one write call, so that a batch of any size costs bounded memory.
@@ -136,7 +135,7 @@ impl Output for StdoutOutput {
 mod tests {
     use super::*;
     use crate::event::{EventTime, msgpack};
-    use crate::formatter::time_format::tests::with_local_zone;
+    use crate::time::with_local_zone;
 
     fn formatter(element: &Element) -> Arc<dyn Formatter> {
         let mut diagnostics = Diagnostics::new();

@@ -5,8 +5,8 @@
 use crate::buffer::{ChunkId, ChunkKeys, Metadata};
 use crate::event::{EventTime, Value};
 use crate::formatter::ruby_text;
-use crate::formatter::time_format::{BrokenTime, TimeFormat, Zone};
 use crate::formatter::token::Cursor;
+use crate::time::{BrokenTime, TimeFormat, Zone};
 
 /// A tag or field value that would lead out of the directory that the configuration names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,14 +35,12 @@ enum Part {
 pub struct Template {
     parts: Vec<Part>,
     zone: Zone,
-    /// Placeholders that nothing replaces, as written.
-    unknown: Vec<String>,
 }
 
 impl Template {
     /// Reads a text. `zone` is that of the time slots (`timekey_zone`).
     pub fn new(text: &str, keys: &ChunkKeys, zone: Zone) -> Self {
-        let mut template = Self { parts: Vec::new(), zone, unknown: Vec::new() };
+        let mut template = Self { parts: Vec::new(), zone };
         for piece in split(text) {
             match piece {
                 Piece::Text(text) => template.push_text(text, keys),
@@ -71,18 +69,12 @@ impl Template {
         match part {
             Some(part) => self.parts.push(part),
             None => {
-                self.unknown.push(whole.to_owned());
                 // Fluentd empties unknown placeholders once it looks for fields at all, and leaves them otherwise.
                 if keys.fields.is_empty() {
                     self.parts.push(Part::Literal(whole.to_owned()));
                 }
             }
         }
-    }
-
-    /// Placeholders that no chunk key replaces, as written; worth a warning at start.
-    pub fn unknown(&self) -> &[String] {
-        &self.unknown
     }
 
     /// The text for one chunk. Bytes, because tags and fields need not be UTF-8.

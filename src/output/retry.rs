@@ -65,6 +65,8 @@ struct Outage {
     start: Duration,
     steps: u32,
     next: Duration,
+    /// The next try was brought forward: its failure is no further step.
+    hastened: bool,
 }
 
 /// The retry state of one destination.
@@ -94,7 +96,7 @@ impl Retry {
     pub fn on_failure(&mut self, now: Duration, random: f64) -> Verdict {
         let Some(mut outage) = self.outage else {
             let next = self.cap(now, now + self.policy.wait);
-            self.outage = Some(Outage { start: now, steps: 0, next });
+            self.outage = Some(Outage { start: now, steps: 0, next, hastened: false });
             if !self.policy.forever && self.policy.max_times == Some(0) {
                 return Verdict::GiveUp;
             }
@@ -104,7 +106,9 @@ impl Retry {
             // A concurrent flush that began before the pause: it says nothing new.
             return Verdict::RetryAt(outage.next);
         }
-        outage.steps = outage.steps.saturating_add(1);
+        if !std::mem::take(&mut outage.hastened) {
+            outage.steps = outage.steps.saturating_add(1);
+        }
         if !self.policy.forever {
             let tries_spent = self.policy.max_times.is_some_and(|max| outage.steps >= max);
             if tries_spent || now >= outage.start + self.policy.timeout {
@@ -115,6 +119,15 @@ impl Retry {
         outage.next = self.cap(outage.start, now + self.pause(outage.steps, random));
         self.outage = Some(outage);
         Verdict::RetryAt(outage.next)
+    }
+
+    /// The destination is seen to be well again: the next try need not wait. Costs no step, so a destination that only
+    /// looks well does not use up the retries.
+    pub fn hasten(&mut self, now: Duration) {
+        if let Some(outage) = &mut self.outage {
+            outage.hastened |= outage.next > now;
+            outage.next = outage.next.min(now);
+        }
     }
 
     /// The time before which no try should be made, while the destination is unwell.
@@ -218,6 +231,22 @@ mod tests {
         assert!(retry.on_success());
         assert!(!retry.on_success());
         assert_eq!(retry.on_failure(seconds(50), 0.5), Verdict::RetryAt(seconds(51)));
+    }
+
+    #[test]
+    fn a_recovered_destination_is_tried_at_once_without_a_step() {
+        let mut retry = Retry::new(policy());
+        retry.hasten(seconds(0));
+        assert_eq!(retry.next(), None);
+        retry.on_failure(seconds(0), 0.5);
+        retry.on_failure(seconds(1), 0.5);
+        assert_eq!(retry.on_failure(seconds(3), 0.5), Verdict::RetryAt(seconds(7)));
+        retry.hasten(seconds(4));
+        assert_eq!(retry.next(), Some(seconds(4)));
+        assert_eq!(retry.on_failure(seconds(4), 0.5), Verdict::RetryAt(seconds(8)), "no further step");
+        assert_eq!(retry.on_failure(seconds(8), 0.5), Verdict::RetryAt(seconds(16)));
+        retry.hasten(seconds(20));
+        assert_eq!(retry.next(), Some(seconds(16)), "what is due stays due");
     }
 
     #[test]

@@ -9,16 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::retry::{Retry, RetryPolicy, Verdict};
 use super::{Output, WriteError};
 use crate::buffer::{BufferHandle, Chunk, ChunkId};
 use crate::event::EventTime;
-use crate::formatter::time_format::{TimeFormat, Zone};
-use crate::pipeline::RetryStatus;
-use crate::telemetry::PluginMetrics;
+use crate::telemetry::{PluginMetrics, RetryStatus};
+use crate::time::{TimeFormat, Zone};
 
 /// How chunks are delivered: the flush and retry parameters of `<buffer>`.
 #[derive(Clone, Debug)]
@@ -59,6 +58,7 @@ struct State {
 pub struct Runner {
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
+    watch: AbortHandle,
 }
 
 impl Runner {
@@ -87,7 +87,8 @@ impl Runner {
         for _ in 0..count {
             tasks.spawn(Arc::clone(&shared).flush());
         }
-        Self { shared, tasks }
+        let watch = tokio::spawn(Arc::clone(&shared).watch_recovery()).abort_handle();
+        Self { shared, tasks, watch }
     }
 
     /// Where the retries stand, for monitors.
@@ -107,6 +108,7 @@ impl Runner {
                 () = self.shared.unwell() => break,
             }
         }
+        self.watch.abort();
         self.tasks.shutdown().await;
         self.shared.output.stop().await;
     }
@@ -142,6 +144,15 @@ impl Shared {
                 continue;
             }
             self.deliver(turn).await;
+        }
+    }
+
+    /// Tries at once when the destination is seen to be well again.
+    async fn watch_recovery(self: Arc<Self>) {
+        loop {
+            self.output.recovered().await;
+            self.state().retry.hasten(self.now());
+            self.changed.notify_waiters();
         }
     }
 

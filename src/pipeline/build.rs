@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use super::lifecycle::{Running, RunningOutput};
 use super::plan::{ActionPlan, ChainPlan, Identity, InputPlan, OutputKind, OutputPlan, Plan, RulePlan};
-use super::{BuildError, Category, Overview, PluginView};
 use crate::buffer;
-use crate::config::SystemConfig;
+use crate::config::{BuildError, SystemConfig};
 use crate::input::{Input, InputContext};
 use crate::net::budget::MemoryBudget;
+use crate::net::listener;
 use crate::output::buffered::BufferedSink;
 use crate::output::direct::DirectSink;
 use crate::output::out_copy::{CopySink, Store};
 use crate::output::runner::{Runner, RunnerConfig};
 use crate::output::{Output, OutputContext};
 use crate::router::{Entrance, ErrorStream, FilterStation, Labels, Router, Rule, RuleAction, Sink};
+use crate::telemetry::{Category, Overview, PluginView, Reading, Sample, SampleKind};
 
 /// The label whose unmatched tags are silent.
 const FLUENT_LOG_LABEL: &str = "@FLUENT_LOG";
@@ -42,6 +43,7 @@ impl Plan {
         for chain in self.chains {
             builder.chain(chain).await;
         }
+        overview.register_samples(process_samples(builder.memory.clone()));
         let mut inputs = Vec::new();
         for input in self.inputs {
             inputs.extend(builder.input(input));
@@ -193,11 +195,19 @@ impl Builder<'_> {
                 None
             }
         };
+        // Without its output nobody knows what the buffer's entries hold.
+        let output = built?;
+        let tag_in_entries = output.wants_tag_in_entries();
         let buffer = match &settings {
             None => None,
-            Some(settings) => Some(self.open_buffer(&identity, settings.buffer.clone()).await?),
+            Some(settings) => {
+                let mut buffer = settings.buffer.clone();
+                if tag_in_entries {
+                    buffer.entry_form = buffer::EntryForm::TaggedEvents;
+                }
+                Some(self.open_buffer(&identity, buffer).await?)
+            }
         };
-        let output = built?;
         let fields = Arc::clone(&output);
         view.fields = Some(Arc::new(move || fields.monitor_fields()));
         let samples = Arc::clone(&output);
@@ -212,7 +222,6 @@ impl Builder<'_> {
                 runner.flush_thread_count *= self.system.workers.max(1) as usize;
                 let flush_at_shutdown = settings.flush_at_shutdown;
                 unstarted.back = Some(Back { buffer: buffer.clone(), runner, flush_at_shutdown });
-                let tag_in_entries = output.wants_tag_in_entries();
                 let splitter = settings.splitter;
                 Arc::new(BufferedSink { buffer, splitter, tag_in_entries, metrics: Arc::clone(&metrics) })
             }
@@ -270,6 +279,34 @@ impl Builder<'_> {
         self.faults
             .push(BuildError(format!("{}: {} {}: {text}", identity.place, identity.type_name, identity.id)));
     }
+}
+
+/// Figures that belong to no plugin.
+fn process_samples(memory: MemoryBudget) -> Reading<Vec<Sample>> {
+    let sample =
+        |name, help, kind, value: u64| Sample { name, help, kind, labels: Vec::new(), value: value as f64 };
+    Arc::new(move || {
+        vec![
+            sample(
+                "tributary_memory_used_bytes",
+                "Bytes of events in transit.",
+                SampleKind::Gauge,
+                memory.used_bytes(),
+            ),
+            sample(
+                "tributary_memory_limit_bytes",
+                "Bytes of events that may be in transit (memory_limit).",
+                SampleKind::Gauge,
+                memory.limit_bytes(),
+            ),
+            sample(
+                "tributary_refused_connections_total",
+                "Connections reset for want of a file descriptor.",
+                SampleKind::Counter,
+                listener::refused_connections(),
+            ),
+        ]
+    })
 }
 
 fn view(identity: &Identity, category: Category, label: Option<&str>) -> PluginView {

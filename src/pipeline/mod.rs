@@ -1,18 +1,11 @@
-//! Configuration becomes running parts: check, build in reverse (outputs first), start, stop, and what monitors may see.
+//! Configuration becomes running parts: check, build in reverse (outputs first), start, stop.
 
 mod build;
 mod lifecycle;
-mod overview;
 mod plan;
 
-pub use lifecycle::{Running, StopSummary};
-pub use overview::{
-    Category, MetricFamily, Overview, PluginView, ProcessInfo, Reading, RetryStatus, Sample, SampleKind,
-    TagTest,
-};
-pub use plan::{Plan, check, spec_of};
+#[cfg(test)]
+mod tests;
 
-/// A running part could not be made. Text says what, where and what to do.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct BuildError(pub String);
+pub use lifecycle::{Running, StopSummary};
+pub use plan::{Plan, check, spec_of};

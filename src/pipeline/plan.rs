@@ -163,7 +163,11 @@ impl Checker<'_> {
     }
 
     fn output(&mut self, element: &Element, reserved: &Reserved) -> Option<OutputPlan> {
-        match reserved.type_name.as_str() {
+        let name = reserved.type_name.as_str();
+        if let ("copy" | "relabel", Some(section)) = (name, element.child("buffer")) {
+            buffer_section::refuse(section, name, self.diagnostics);
+        }
+        match name {
             "copy" => self.copy(element, reserved),
             "relabel" => self.relabel(element, reserved),
             _ => self.plain_output(element, reserved),
@@ -348,6 +352,8 @@ pub fn spec_of(path: &[&Element]) -> Option<&'static SectionSpec> {
     match section.name.as_str() {
         "source" => INPUTS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
         "filter" => FILTERS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
+        "match" | "store" if type_name == Some("copy") => Some(&CopyParams::SPEC),
+        "match" | "store" if type_name == Some("relabel") => Some(&RelabelParams::SPEC),
         "match" | "store" => OUTPUTS.iter().find(|plugin| find(plugin.names)).map(|plugin| plugin.spec),
         "buffer" => Some(&buffer_section::BufferParams::SPEC),
         _ => None,

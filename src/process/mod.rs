@@ -14,7 +14,7 @@ pub use pid_file::PidFile;
 use std::fs;
 use std::io;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
 /// Raises the limit of open descriptors to the hard limit (field report F11) and returns `(before, now)`.
@@ -43,10 +43,27 @@ pub fn open_descriptors() -> Option<u64> {
 
 /// Resident memory in bytes.
 pub fn resident_bytes() -> Option<u64> {
+    status_bytes("VmRSS:")
+}
+
+/// Highest resident memory so far, in bytes.
+pub fn peak_resident_bytes() -> Option<u64> {
+    status_bytes("VmHWM:")
+}
+
+/// A line such as `VmRSS:     1234 kB`.
+fn status_bytes(key: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
+}
+
+/// Processor time used so far, user and system, in seconds.
+pub fn processor_seconds() -> Option<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    Some(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
 /// Sets the file mode creation mask (`--umask`).
@@ -73,7 +90,9 @@ mod tests {
         let _held: Vec<fs::File> = (0..50).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         // Other tests open and close files meanwhile; 50 of our own are certain.
         assert!(open_descriptors().unwrap() >= 50, "before {before}");
-        assert!(resident_bytes().unwrap() > 1024 * 1024);
+        let resident = resident_bytes().unwrap();
+        assert!(resident > 1024 * 1024 && peak_resident_bytes().unwrap() >= resident / 2);
+        assert!(processor_seconds().unwrap() > 0.0);
         let (_, now) = raise_descriptor_limit().unwrap();
         assert_eq!(descriptor_limit(), Some(now));
     }

@@ -4,10 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
+use super::Arrival;
 use super::sink::{Answers, Sink};
 use crate::event::{EventStream, msgpack};
 use crate::filter::RejectedEvent;
-use crate::input::Arrival;
 
 /// A batch with more rejected records than this dumps the first ones and counts the rest: the log must not become the
 /// slowest part of a bad stream.
@@ -30,6 +30,7 @@ impl ErrorStream {
     pub(super) fn send(
         &self,
         rejected: Vec<RejectedEvent>,
+        labels_passed: u8,
     ) -> Option<futures_util::future::BoxFuture<'static, Answers>> {
         let Some(label) = self.label.get() else {
             dump(&rejected, "dump an error event");
@@ -42,7 +43,7 @@ impl ErrorStream {
                 let mut entry = Vec::new();
                 msgpack::write_entry(&mut entry, event.time, &event.record.to_msgpack());
                 let stream = EventStream { tag: event.tag, entries: Bytes::from(entry), count: 1 };
-                Arrival { stream, sender_chunk: None }
+                Arrival { stream, sender_chunk: None, labels_passed }
             })
             .collect();
         Some(label.emit(batch))

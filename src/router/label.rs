@@ -6,9 +6,25 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
 
+use super::Arrival;
 use super::Router;
 use super::sink::{Answers, EmitError, Sink};
-use crate::input::Arrival;
+use crate::telemetry::rate::Limited;
+
+/// Labels that an event may pass, `@ROOT` counted. No configuration written by hand comes near; one whose labels lead
+/// in a circle (relabel to itself, a rejecting filter behind `@ERROR`) would otherwise never end.
+const LABELS_MAX: u8 = 32;
+
+/// Refuses a batch that goes round and round.
+fn circle(batch: &[Arrival]) -> BoxFuture<'static, Answers> {
+    static LINES: Limited = Limited::per_minute(3);
+    let reason = format!("labels lead in a circle: more than {LABELS_MAX} passed");
+    if let Some(folded) = LINES.admit() {
+        let tag = batch.first().map(|arrival| arrival.stream.tag.to_string()).unwrap_or_default();
+        tracing::error!(tag = %tag, repeated = folded, "{reason}; its events are refused, mend @label or relabel");
+    }
+    Box::pin(std::future::ready(vec![Err(EmitError::Output(reason)); batch.len()]))
+}
 
 /// A door to one label; leads somewhere once the label's router is built.
 #[derive(Default)]
@@ -23,7 +39,13 @@ impl LabelDoor {
 }
 
 impl Sink for LabelDoor {
-    fn emit(&self, batch: Vec<Arrival>) -> BoxFuture<'static, Answers> {
+    fn emit(&self, mut batch: Vec<Arrival>) -> BoxFuture<'static, Answers> {
+        if batch.iter().any(|arrival| arrival.labels_passed >= LABELS_MAX) {
+            return circle(&batch);
+        }
+        for arrival in &mut batch {
+            arrival.labels_passed += 1;
+        }
         match self.router() {
             Some(router) => router.emit(batch),
             // Inputs start after everything is connected, so this is never seen in a running pipeline.

@@ -2,6 +2,7 @@
 //!
 //! The router must not know plugins by name, disk or sockets.
 
+mod arrival;
 mod error_stream;
 mod label;
 pub mod pattern;
@@ -12,6 +13,7 @@ mod unmatched;
 #[cfg(test)]
 mod tests;
 
+pub use arrival::Arrival;
 pub use error_stream::ErrorStream;
 pub use label::{LabelDoor, Labels, ROOT};
 pub use rules::{FilterStation, Router, Rule, RuleAction};

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::{BoxFuture, join_all};
 
+use super::Arrival;
 use super::error_stream::ErrorStream;
 use super::pattern::TagPatterns;
 use super::sink::{Answers, EmitError, Sink};
 use super::unmatched::Unmatched;
 use crate::event::Tag;
 use crate::filter::{Filter, RejectedEvent};
-use crate::input::Arrival;
 use crate::telemetry::PluginMetrics;
 
 /// Ways kept per router; Fluentd's `EventRouter` keeps as many. When full, all are forgotten: tags that are in use
@@ -142,6 +142,8 @@ struct Dispatch {
     answers: usize,
     groups: Vec<Group>,
     rejected: Vec<RejectedEvent>,
+    /// The most labels that one of the arrivals has passed.
+    labels_passed: u8,
     /// Places of arrivals that had rejected records: confirmed only when `@ERROR` has taken those.
     rejecting: Vec<usize>,
 }
@@ -154,8 +156,9 @@ struct Group {
 
 impl Dispatch {
     fn add(&mut self, place: usize, arrival: Arrival, filters: &[Arc<FilterStation>], sink: &Arc<dyn Sink>) {
-        let Arrival { mut stream, sender_chunk } = arrival;
+        let Arrival { mut stream, sender_chunk, labels_passed } = arrival;
         let rejected_before = self.rejected.len();
+        self.labels_passed = self.labels_passed.max(labels_passed);
         for station in filters {
             station.metrics.emit_records.fetch_add(stream.count as u64, Ordering::Relaxed);
             stream = station.filter.filter(stream, &mut self.rejected);
@@ -166,7 +169,7 @@ impl Dispatch {
         if stream.count == 0 {
             return;
         }
-        let arrival = Arrival { stream, sender_chunk };
+        let arrival = Arrival { stream, sender_chunk, labels_passed };
         match self.groups.iter_mut().find(|group| Arc::ptr_eq(&group.sink, sink)) {
             Some(group) => {
                 group.places.push(place);
@@ -197,7 +200,8 @@ impl Sink for Router {
         }
         let rejecting = std::mem::take(&mut dispatch.rejecting);
         let rejected = std::mem::take(&mut dispatch.rejected);
-        let errors = if rejected.is_empty() { None } else { self.errors.send(rejected) };
+        let errors =
+            if rejected.is_empty() { None } else { self.errors.send(rejected, dispatch.labels_passed) };
         let count = dispatch.answers;
         let (places, pending): (Vec<_>, Vec<_>) =
             dispatch.groups.into_iter().map(|group| (group.places, group.sink.emit(group.arrivals))).unzip();

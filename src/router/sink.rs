@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::input::Arrival;
+use super::Arrival;
 
 /// Why an arrival may not be confirmed.
 #[derive(Clone, Debug, thiserror::Error)]

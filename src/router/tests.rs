@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
+use super::Arrival;
 use super::pattern::TagPatterns;
 use super::*;
 use crate::event::{EventStream, EventTime, Tag, Value};
 use crate::filter::{Filter, RejectedEvent};
-use crate::input::Arrival;
 
 #[derive(Default)]
 struct Memory {
@@ -53,7 +53,7 @@ impl Filter for RejectAll {
 
 fn arrival(tag: &str) -> Arrival {
     let stream = EventStream { tag: Tag::from(tag), entries: Bytes::from_static(b"\x92\x01\x80"), count: 1 };
-    Arrival { stream, sender_chunk: None }
+    Arrival::new(stream, None)
 }
 
 fn rule(pattern: &str, action: RuleAction) -> Rule {
@@ -142,4 +142,27 @@ fn full_means_every_output_is_full() {
     assert!(!router(vec![]).is_full());
     assert!(!router(vec![full(), sink()]).is_full());
     assert!(router(vec![full(), full()]).is_full());
+}
+
+#[tokio::test]
+async fn labels_that_lead_in_a_circle_refuse() {
+    let labels = Labels::new(["@A", "@B"].into_iter());
+    let door = |name: &str| labels.door(name).unwrap();
+    for (name, next) in [("@A", "@B"), ("@B", "@A")] {
+        let rules = vec![rule("**", RuleAction::Match(door(next)))];
+        labels.connect(name, Arc::new(Router::new(rules, Arc::default(), true)));
+    }
+    assert!(door("@A").emit(vec![arrival("a")]).await[0].is_err());
+}
+
+#[tokio::test]
+async fn a_filter_that_rejects_inside_the_error_label_ends() {
+    let labels = Labels::new(["@ERROR"].into_iter());
+    let errors = Arc::new(ErrorStream::default());
+    errors.connect(labels.door("@ERROR").unwrap());
+    let end = sink();
+    let rules = vec![rule("**", reject_all()), rule("**", to(&end))];
+    labels.connect("@ERROR", Arc::new(Router::new(rules, Arc::clone(&errors), true)));
+    let router = Router::new(vec![rule("**", reject_all()), rule("**", to(&end))], errors, true);
+    assert!(router.emit(vec![arrival("a")]).await[0].is_err());
 }

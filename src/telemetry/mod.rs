@@ -1,9 +1,15 @@
-//! Our own log (Fluentd's format) and metrics.
+//! Our own log (Fluentd's format) and metrics, and what monitors see of all that runs (`overview.rs`).
 
 pub mod log;
+mod overview;
 pub mod rate;
 
 use std::sync::atomic::AtomicU64;
+
+pub use overview::{
+    Category, MetricFamily, Overview, PluginView, ProcessInfo, Reading, RetryStatus, Sample, SampleKind,
+    TagTest,
+};
 
 /// Counters of one plugin. Fluentd's monitor_agent names; all only grow.
 #[derive(Debug, Default)]

@@ -56,7 +56,12 @@ impl<'a> SectionReader<'a> {
         let strict = self.diagnostics.strict_values();
         let shown = if spec.secret { MASK.to_owned() } else { format!("{text:?}") };
         match T::from_config(text, strict) {
-            Ok(value) => Some(value),
+            Ok(value) => {
+                if let Some(read) = T::surprise(text) {
+                    self.diagnostics.warning(span, format!("'{}' parameter: {shown} {read}", spec.name));
+                }
+                Some(value)
+            }
             Err(TypeError::Nil { .. }) => self.nil_fault(spec, span, &shown),
             Err(error) => {
                 let what = if spec.secret { "is not valid".to_owned() } else { error.to_string() };

@@ -204,3 +204,23 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn values_that_are_read_in_an_unexpected_way_are_told() {
+    for plain in ["10", "0.5", "10s", "5m", "1h", "72h", "1d", "1e3"] {
+        assert_eq!(Seconds::surprise(plain), None, "{plain}");
+    }
+    for (odd, read) in
+        [("100ms", "6000 s"), ("0.5h", "18000 s"), ("1h30m", "1800 s"), ("5M", "5 s"), ("2w", "2 s")]
+    {
+        let told = Seconds::surprise(odd).unwrap_or_default();
+        assert!(told.contains(read), "{odd}: {told}");
+    }
+    for plain in ["10", "8m", "8M", "256MB", "1GiB", "10kb"] {
+        assert_eq!(SizeBytes::surprise(plain), None, "{plain}");
+    }
+    for (odd, read) in [("1.5m", "5242880 bytes"), ("abc", "0 bytes"), ("-5k", "5120 bytes")] {
+        let told = SizeBytes::surprise(odd).unwrap_or_default();
+        assert!(told.contains(read), "{odd}: {told}");
+    }
+}

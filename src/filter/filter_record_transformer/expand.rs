@@ -6,8 +6,8 @@ use crate::event::msgpack;
 use crate::event::value::lookup;
 use crate::event::{EventTime, Value};
 use crate::formatter::ruby_text;
-use crate::formatter::time_format::{BrokenTime, TimeFormat, Zone};
 use crate::formatter::token::Cursor;
+use crate::time::{BrokenTime, TimeFormat, Zone};
 
 /// What placeholders see.
 pub(super) struct EventView<'a> {

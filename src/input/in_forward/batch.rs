@@ -8,7 +8,7 @@ use bytes::{BufMut, BytesMut};
 use super::{Counters, Shared};
 use crate::event::Tag;
 use crate::forward::{ChunkOption, Message, Mode};
-use crate::input::Arrival;
+use crate::router::Arrival;
 use crate::telemetry::rate::LimitedBy;
 
 /// Lines a minute and peer about events that were left out: one broken client must not fill the log.
@@ -67,7 +67,7 @@ impl Batch {
         if arrival.is_some() {
             self.bytes += message.stream.entries.len();
             let sender_chunk = chunk.as_ref().map(|chunk| chunk.bytes.clone());
-            self.arrivals.push(Arrival { stream: message.stream, sender_chunk });
+            self.arrivals.push(Arrival::new(message.stream, sender_chunk));
         }
         self.owed.extend(chunk.map(|chunk| Owed { chunk, arrival }));
     }
@@ -100,9 +100,15 @@ fn note_left_out(message: &Message, peer: IpAddr, shared: &Shared) {
     {
         let (id, time, record, skipped) = (&shared.plugin_id, &first.time, &first.record, dropped.invalid);
         if message.mode == Mode::Message {
-            tracing::warn!(plugin_id = %id, host = %peer, tag = %tag, %time, %record, repeated, "got invalid event and drop it:");
+            tracing::warn!(
+                plugin_id = %id, host = %peer, tag = %tag, %time, %record, repeated,
+                "got invalid event and drop it:"
+            );
         } else {
-            tracing::warn!(plugin_id = %id, host = %peer, tag = %tag, %time, %record, skipped, repeated, "skip invalid event:");
+            tracing::warn!(
+                plugin_id = %id, host = %peer, tag = %tag, %time, %record, skipped, repeated,
+                "skip invalid event:"
+            );
         }
     }
     if message.torn_bytes > 0 {

@@ -405,8 +405,7 @@ async fn sleep_until(deadline: Option<Instant>) {
 
 /// The time of reception, which stands in for time 0.
 fn now() -> EventTime {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    EventTime::Ext { seconds: since.as_secs() as u32, nanoseconds: since.subsec_nanos() }
+    EventTime::of(SystemTime::now())
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use super::*;
 use crate::buffer::AppendError;
 use crate::config::Severity;
 use crate::event::{Value, msgpack};
-use crate::input::Arrival;
-use crate::pipeline::Overview;
+use crate::router::Arrival;
 use crate::router::{EmitError, Sink};
+use crate::telemetry::Overview;
 
 /// A test waits this long for what must happen; then it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -490,4 +490,13 @@ async fn a_taken_port_is_named() {
     let lab = Lab::start(Recorder::default(), &[]);
     let error = bind_both("127.0.0.1", lab.address.port(), None).unwrap_err();
     assert!(error.0.contains(&format!("127.0.0.1:{}", lab.address.port())), "{error}");
+}
+
+#[test]
+fn limits_that_are_not_written_are_those_of_the_wire() {
+    let mut diagnostics = Diagnostics::new();
+    let params = ForwardInputParams::from_element(&Element::new("source", ""), &mut diagnostics);
+    let reader = Settings::new(&params.expect("parameters")).reader;
+    assert_eq!(reader.decompression_size_limit, ReaderSettings::default().decompression_size_limit);
+    assert_eq!(reader.message_size_limit, ReaderSettings::default().message_size_limit);
 }

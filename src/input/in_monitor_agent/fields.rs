@@ -7,8 +7,8 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::buffer::BufferStats;
 use crate::event::EventTime;
-use crate::formatter::time_format::{TimeFormat, Zone};
-use crate::pipeline::{Category, PluginView, RetryStatus};
+use crate::telemetry::{Category, PluginView, RetryStatus};
+use crate::time::{TimeFormat, Zone};
 
 /// Fields that are shown only when asked for.
 #[derive(Clone, Copy, Debug, Default)]

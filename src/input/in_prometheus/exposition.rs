@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use crate::buffer::BufferStats;
 use crate::input::available_percent;
-use crate::pipeline::{Category, MetricFamily, Overview, PluginView, Sample, SampleKind};
+use crate::telemetry::{Category, MetricFamily, Overview, PluginView, Sample, SampleKind};
 
 /// The whole page; `process` are figures of the process.
 pub(super) fn text(overview: &Overview, process: Vec<Sample>) -> String {
@@ -13,7 +14,7 @@ pub(super) fn text(overview: &Overview, process: Vec<Sample>) -> String {
     let mut page = Page::default();
     status(&mut page, &views, &overview.metric_labels(MetricFamily::Status));
     output_status(&mut page, &views, &overview.metric_labels(MetricFamily::OutputStatus));
-    own(&mut page, &views);
+    own(&mut page, &views, SystemTime::now());
     for read in &views {
         for mut sample in read.view.samples.as_ref().map(|reading| reading()).unwrap_or_default() {
             sample.labels.insert(0, ("plugin_id", read.view.plugin_id.clone()));
@@ -86,8 +87,16 @@ impl Page {
     }
 }
 
+/// Labels of `<labels>` behind our own. Prometheus refuses the whole page when a line names a label twice, so ours stay
+/// and a second of the same name is left out.
 fn with_extra<'a>(own: &[(&'a str, &'a str)], extra: &'a [(String, String)]) -> Vec<(&'a str, &'a str)> {
-    own.iter().copied().chain(extra.iter().map(|(name, text)| (name.as_str(), text.as_str()))).collect()
+    let mut labels = own.to_vec();
+    for (name, text) in extra {
+        if labels.iter().all(|(known, _)| known != name) {
+            labels.push((name, text));
+        }
+    }
+    labels
 }
 
 /// What `prometheus_monitor` shows.
@@ -165,7 +174,7 @@ fn output_status(page: &mut Page, views: &[Read], extra: &[(String, String)]) {
 }
 
 /// Counters that Fluentd does not have.
-fn own(page: &mut Page, views: &[Read]) {
+fn own(page: &mut Page, views: &[Read], now: SystemTime) {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
     for read in views {
         let labels = [("plugin_id", read.view.plugin_id.as_str()), ("type", read.view.type_name.as_str())];
@@ -187,6 +196,25 @@ fn own(page: &mut Page, views: &[Read]) {
         if let Some(stats) = &read.buffer {
             let help = "Chunks dropped by drop_oldest_chunk.";
             counter("tributary_dropped_chunks_total", help, stats.dropped_chunks as f64);
+            let disk = &stats.disk;
+            for (name, help, value) in [
+                ("sync_rounds_total", "Rounds that synced chunk files.", disk.sync_rounds),
+                ("synced_files_total", "Files synced.", disk.synced_files),
+                ("slow_sync_rounds_total", "Sync rounds above 200 ms.", disk.slow_sync_rounds),
+                ("sync_milliseconds_total", "Milliseconds in sync rounds.", disk.sync_ms),
+                ("storage_errors_total", "Rounds that a disk error undid.", disk.storage_errors),
+                ("failed_syncs_total", "Chunk files whose sync failed.", disk.failed_syncs),
+                ("chunks_set_aside_total", "Chunks moved to the backup directory.", disk.chunks_set_aside),
+                ("chunks_discarded_total", "Bad chunks dropped for want of a backup.", disk.chunks_discarded),
+                ("damaged_bytes_total", "Bytes of chunk files that were unreadable.", disk.damaged_bytes),
+            ] {
+                counter(&format!("tributary_buffer_{name}"), help, value as f64);
+            }
+            // An empty buffer is as fresh as can be.
+            let age = stats.oldest.and_then(|oldest| now.duration_since(oldest).ok()).unwrap_or_default();
+            let help = "Age of the oldest chunk that is not delivered, in seconds.";
+            let name = "tributary_buffer_oldest_chunk_age_seconds";
+            page.add(name, help, SampleKind::Gauge, &labels, age.as_secs_f64());
         }
     }
 }

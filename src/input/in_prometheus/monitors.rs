@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::config::{Diagnostics, Element, FreeForm};
+use crate::config::{BuildError, Diagnostics, Element, FreeForm};
 use crate::input::in_debug_agent::Nothing;
 use crate::input::{Input, InputConfig, InputContext, InputPlugin};
-use crate::pipeline::{BuildError, MetricFamily, Overview};
+use crate::telemetry::{MetricFamily, Overview};
 
 crate::params! {
     /// Adds labels to the metrics of plugins.

@@ -11,7 +11,7 @@ use super::*;
 use crate::buffer::{ChunkId, Metadata};
 use crate::event::{EventTime, RecordAccessor, Tag, Value, msgpack, with_tag};
 use crate::formatter::tests::{element_of, time_of, value_of, vector_rows};
-use crate::formatter::time_format::tests::with_local_zone;
+use crate::time::with_local_zone;
 
 /// A chunk without chunk keys that holds these entries.
 pub(in crate::output) fn chunk_of(entries: &[u8]) -> Chunk {

@@ -188,7 +188,7 @@ impl Dispatcher {
                 Err(error) => {
                     if let Some(folded) = self.roster.admit(server as u64, "resolve") {
                         tracing::warn!(
-                            folded, plugin_id = %self.roster.plugin_id(),
+                            repeated = folded, plugin_id = %self.roster.plugin_id(),
                             "{error}; the last known addresses stay in use"
                         );
                     }

@@ -29,6 +29,8 @@ pub struct Roster {
     lines: LimitedBy<(u64, &'static str)>,
     /// Rung when a chunk is finished, in whatever way.
     pub chunk_finished: Notify,
+    /// Rung when an upstream is back in the rotation: chunks that wait for their retry need not wait any longer.
+    pub recovered: Notify,
     /// Chunks confirmed since the start.
     pub confirmed: AtomicU64,
     /// Chunks delivered to peers that never acknowledge.
@@ -43,6 +45,7 @@ impl Roster {
             plugin_id,
             lines: LimitedBy::per_minute(LINES_PER_MINUTE),
             chunk_finished: Notify::new(),
+            recovered: Notify::new(),
             confirmed: AtomicU64::new(0),
             unconfirmed: AtomicU64::new(0),
         }
@@ -74,12 +77,14 @@ impl Roster {
         match change {
             Change::Detached => {
                 if let Some(folded) = self.admit(node.id, "detached") {
-                    tracing::warn!(%address, reason = why, folded, %plugin_id, "detached forwarding server '{}'", node.name);
+                    tracing::warn!(%address, reason = why, repeated = folded, %plugin_id, "detached forwarding server '{}'", node.name);
                 }
             }
             Change::Recovered => {
+                // Kept when nobody listens at the moment.
+                self.recovered.notify_one();
                 if let Some(folded) = self.admit(node.id, "recovered") {
-                    tracing::warn!(%address, folded, %plugin_id, "recovered forwarding server '{}'", node.name);
+                    tracing::warn!(%address, repeated = folded, %plugin_id, "recovered forwarding server '{}'", node.name);
                 }
             }
         }
@@ -229,7 +234,7 @@ impl Node {
             self.observe(Evidence::Closed, "connection closed by the peer");
             if let Some(folded) = self.roster.admit(self.id, "closed") {
                 tracing::warn!(
-                    address = %self.address, chunks, folded, plugin_id = %self.roster.plugin_id,
+                    address = %self.address, chunks, repeated = folded, plugin_id = %self.roster.plugin_id,
                     "destination node closed the connection before it acknowledged anything: '{}'", self.name
                 );
             }
@@ -252,11 +257,11 @@ impl Node {
             match error {
                 // Fluentd's own words, which operators search for.
                 ConnectionError::Unanswered => tracing::warn!(
-                    %address, host = %self.name, chunks, folded, %plugin_id,
+                    %address, host = %self.name, chunks, repeated = folded, %plugin_id,
                     "no response from node. regard it as unavailable."
                 ),
                 other => tracing::warn!(
-                    %address, host = %self.name, chunks, folded, %plugin_id, "{other}. regard it as unavailable."
+                    %address, host = %self.name, chunks, repeated = folded, %plugin_id, "{other}. regard it as unavailable."
                 ),
             }
         }

@@ -17,9 +17,14 @@ struct Scripted {
     attempts: AtomicUsize,
     delivered: Mutex<Vec<String>>,
     script: Script,
+    recovered: Notify,
 }
 
 impl Output for Scripted {
+    fn recovered(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.recovered.notified())
+    }
+
     fn write(&self, chunk: Arc<Chunk>) -> BoxFuture<'_, Result<(), WriteError>> {
         Box::pin(async move {
             let nth = self.attempts.fetch_add(1, Ordering::SeqCst);
@@ -60,7 +65,12 @@ fn start(retry: RetryPolicy, script: Script) -> Bench {
     config.flush = FlushRules { mode: FlushMode::Immediate, ..FlushRules::default() };
     config.backup.directory = Some(backup.path().to_owned());
     let (buffer, _) = buffer::open(config).unwrap();
-    let output = Arc::new(Scripted { attempts: AtomicUsize::new(0), delivered: Mutex::default(), script });
+    let output = Arc::new(Scripted {
+        attempts: AtomicUsize::new(0),
+        delivered: Mutex::default(),
+        script,
+        recovered: Notify::new(),
+    });
     let metrics: Arc<PluginMetrics> = Arc::default();
     let runner = Runner::start(
         "test".into(),
@@ -187,4 +197,15 @@ async fn a_stop_during_an_outage_leaves_the_chunk_in_the_buffer() {
     bench.runner.stop(started + Duration::from_secs(30)).await;
     assert!(started.elapsed() < Duration::from_secs(10), "an outage ends the flushing at shutdown");
     assert_eq!(buffer.stats().queue_length, 1);
+}
+
+#[tokio::test]
+async fn a_recovered_destination_gets_its_chunks_at_once() {
+    let unwell = |nth, _: &Chunk| if nth == 0 { Err(WriteError::Unwell("down".into())) } else { Ok(()) };
+    let bench = start(RetryPolicy { wait: Duration::from_secs(3600), ..retry(None) }, Box::new(unwell));
+    bench.append("a").await;
+    bench.until("the failure", |bench| bench.output.attempts.load(Ordering::SeqCst) == 1).await;
+    bench.output.recovered.notify_one();
+    bench.until("delivery", |bench| bench.delivered() == ["a"]).await;
+    bench.stop().await;
 }

@@ -1,7 +1,6 @@
 //! Fluentd's log levels.
 
 use std::fmt;
-use std::str::FromStr;
 
 use crate::config::LogLevel;
 
@@ -22,11 +21,6 @@ pub enum Level {
     /// The process ends.
     Fatal = 5,
 }
-
-/// The text is none of the six levels.
-#[derive(Debug, thiserror::Error)]
-#[error("unknown log level: level = {0}, expected trace, debug, info, warn, error or fatal")]
-pub struct UnknownLevel(pub String);
 
 impl Level {
     /// All, in order.
@@ -94,16 +88,5 @@ impl From<LogLevel> for Level {
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Level {
-    type Err = UnknownLevel;
-
-    fn from_str(text: &str) -> Result<Self, UnknownLevel> {
-        Level::ALL
-            .into_iter()
-            .find(|level| level.as_str() == text)
-            .ok_or_else(|| UnknownLevel(text.to_owned()))
     }
 }

@@ -25,12 +25,15 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-pub use level::{Level, UnknownLevel};
+use crate::event::EventTime;
+use crate::time::{TimeFormat, Zone};
+
+pub use level::Level;
 pub use sink::Target;
 
 use line::{Line, inspect, inspect_float, printable};
@@ -118,7 +121,7 @@ struct Shared {
 
 struct Settings {
     format: Format,
-    time_format: String,
+    time_format: TimeFormat,
     ignore_repeated: Option<Duration>,
     ignore_same: Option<Duration>,
     plugin_levels: HashMap<String, Level>,
@@ -174,7 +177,7 @@ impl Logger {
             most_talkative: AtomicU8::new(options.level as u8),
             settings: RwLock::new(Settings {
                 format: options.format,
-                time_format: options.time_format.clone(),
+                time_format: usable(&options.time_format),
                 ignore_repeated: options.ignore_repeated,
                 ignore_same: options.ignore_same,
                 plugin_levels: HashMap::new(),
@@ -192,7 +195,7 @@ impl Logger {
         {
             let mut settings = self.0.settings.write().unwrap_or_else(PoisonError::into_inner);
             settings.format = options.format;
-            settings.time_format.clone_from(&options.time_format);
+            settings.time_format = usable(&options.time_format);
             settings.ignore_repeated = options.ignore_repeated;
             settings.ignore_same = options.ignore_same;
         }
@@ -301,7 +304,7 @@ impl Shared {
     }
 
     fn form(&self, settings: &Settings, line: &Line, body: &str) -> String {
-        let time = now_text(&settings.time_format);
+        let time = settings.time_format.text(now(), &Zone::local());
         match settings.format {
             Format::Text => line.to_text(&time, body, self.sink.colours()),
             Format::Json => line.to_json(&time, body),
@@ -353,11 +356,18 @@ fn is_ours(target: &str) -> bool {
     target == env!("CARGO_PKG_NAME") || target.starts_with("tributary::")
 }
 
-fn now_text(format: &str) -> String {
-    let now = jiff::ZonedDateTime::now();
-    jiff::fmt::strtime::format(format, &now)
-        .or_else(|_| jiff::fmt::strtime::format(TIME_FORMAT, &now))
-        .unwrap_or_else(|_| now.timestamp().to_string())
+fn now() -> EventTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    match u32::try_from(since.as_secs()) {
+        Ok(seconds) => EventTime::Ext { seconds, nanoseconds: since.subsec_nanos() },
+        Err(_) => EventTime::Int(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)),
+    }
+}
+
+/// The format as written, or the default when it holds something that is no code: a log without times is worth less.
+fn usable(format: &str) -> TimeFormat {
+    let written = TimeFormat::parse(format);
+    if written.has_unknown_codes() { TimeFormat::parse(TIME_FORMAT) } else { written }
 }
 
 /// The `tracing` layer that writes lines.

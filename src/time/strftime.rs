@@ -1,17 +1,18 @@
-//! Ruby's `strftime` over event times, and the time zones that Fluentd's `timezone` parameter names.
+//! Ruby's `strftime` over event times.
 //!
 //! An own small table instead of jiff's, because Ruby is the oracle: `%L`, `%3N`, `%-d`, `%^a`, `%:z`, and codes that
-//! Ruby does not know stay in the text as they are. jiff supplies the offset of a zone at a moment.
+//! Ruby does not know stay in the text as they are.
 
 use std::fmt;
 
+use super::zone::Zone;
 use crate::event::EventTime;
 
 /// Widest padding that a format may ask for (`%10N`, `%030Y`): Ruby allows more, nobody needs it, and an unbounded
 /// width would let one parameter eat the memory.
 const MAX_WIDTH: usize = 1024;
 
-const SECONDS_PER_DAY: i64 = 86_400;
+pub(super) const SECONDS_PER_DAY: i64 = 86_400;
 
 const MONTHS: [&str; 12] = [
     "January",
@@ -28,88 +29,6 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
-
-/// A time zone for output.
-#[derive(Clone, Debug)]
-pub enum Zone {
-    /// UTC; `%Z` prints `UTC`, ISO 8601 prints `Z`.
-    Utc,
-    /// A fixed distance east of UTC in seconds; `%Z` prints nothing, as in Ruby.
-    Fixed(i32),
-    /// A zone of the system's database, or the process's own zone.
-    Named(jiff::tz::TimeZone),
-}
-
-/// The text of `timezone` names no zone.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unsupported timezone '{0}': expected '+HH:MM', '+HHMM', '+HH', or a name such as 'Asia/Tokyo'")]
-pub struct UnknownZone(pub String);
-
-impl Zone {
-    /// The zone of the process: `TZ`, else `/etc/localtime`.
-    pub fn local() -> Self {
-        #[cfg(test)]
-        if let Some(zone) = tests::local_zone_of_this_test() {
-            return zone;
-        }
-        Self::Named(jiff::tz::TimeZone::system())
-    }
-
-    /// Reads the `timezone` parameter: `+HH:MM`, `+HHMM`, `+HH`, `Region/City`, `Region/Sub/City`. Abbreviations such
-    /// as `JST` are refused, as Fluentd does, because they are ambiguous.
-    pub fn parse(text: &str) -> Result<Self, UnknownZone> {
-        let unknown = || UnknownZone(text.to_owned());
-        if let Some(offset) = numeric_offset(text) {
-            return Ok(Self::Fixed(offset));
-        }
-        if !(1..=2).contains(&text.matches('/').count()) || text.split('/').any(str::is_empty) {
-            return Err(unknown());
-        }
-        jiff::tz::TimeZone::get(text).map(Self::Named).map_err(|_| unknown())
-    }
-
-    /// Seconds east of UTC at that moment, and the abbreviation when the zone has one.
-    fn offset_at(&self, unix_seconds: i64, abbreviation: &mut String) -> i64 {
-        abbreviation.clear();
-        match self {
-            Self::Utc => {
-                abbreviation.push_str("UTC");
-                0
-            }
-            Self::Fixed(offset) => i64::from(*offset),
-            Self::Named(zone) => {
-                // jiff covers the years -9999 to 9999; outside, the offset at the border is as good as any.
-                let clamped = unix_seconds.clamp(
-                    jiff::Timestamp::MIN.as_second().saturating_add(SECONDS_PER_DAY),
-                    jiff::Timestamp::MAX.as_second().saturating_sub(SECONDS_PER_DAY),
-                );
-                let Ok(moment) = jiff::Timestamp::from_second(clamped) else { return 0 };
-                let info = zone.to_offset_info(moment);
-                abbreviation.push_str(info.abbreviation());
-                i64::from(info.offset().seconds())
-            }
-        }
-    }
-}
-
-/// `+HH:MM`, `+HHMM` or `+HH` in seconds.
-fn numeric_offset(text: &str) -> Option<i32> {
-    let (sign, rest) = match text.as_bytes() {
-        [b'+', rest @ ..] => (1, rest),
-        [b'-', rest @ ..] => (-1, rest),
-        _ => return None,
-    };
-    let number = |tens: u8, ones: u8| {
-        (tens.is_ascii_digit() && ones.is_ascii_digit())
-            .then(|| i32::from(tens - b'0') * 10 + i32::from(ones - b'0'))
-    };
-    let (hours, minutes) = match *rest {
-        [a, b] => (number(a, b)?, 0),
-        [a, b, c, d] | [a, b, b':', c, d] => (number(a, b)?, number(c, d)?),
-        _ => return None,
-    };
-    (hours <= 23 && minutes <= 59).then_some(sign * (hours * 3600 + minutes * 60))
-}
 
 /// A moment broken into calendar fields in one zone.
 #[derive(Clone, Debug, Default)]
@@ -248,12 +167,14 @@ enum Item {
 pub struct TimeFormat {
     items: Vec<Item>,
     subsecond: bool,
+    unknown: bool,
 }
 
 impl TimeFormat {
     /// Reads a format. Nothing is an error: what Ruby does not know stays as literal text.
     pub fn parse(format: &str) -> Self {
         let mut items = Vec::new();
+        let mut unknown = false;
         let mut rest = format;
         while let Some(start) = rest.find('%') {
             let (literal, from_percent) = rest.split_at(start);
@@ -269,6 +190,7 @@ impl TimeFormat {
                     rest = from_percent.get(length..).unwrap_or("");
                 }
                 None => {
+                    unknown = true;
                     push_literal(&mut items, "%");
                     rest = from_percent.get(1..).unwrap_or("");
                 }
@@ -277,12 +199,17 @@ impl TimeFormat {
         push_literal(&mut items, rest);
         let subsecond =
             items.iter().any(|item| matches!(item, Item::Directive(d) if matches!(d.code, b'N' | b'L')));
-        Self { items, subsecond }
+        Self { items, subsecond, unknown }
     }
 
     /// True when two moments of one second may print differently.
     pub fn has_subsecond(&self) -> bool {
         self.subsecond
+    }
+
+    /// True when some `%` begins no code, so that it stays in the text.
+    pub fn has_unknown_codes(&self) -> bool {
+        self.unknown
     }
 
     /// True when the text has any time code.
@@ -550,27 +477,8 @@ impl fmt::Display for TimeFormat {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::cell::RefCell;
-
+mod tests {
     use super::*;
-
-    thread_local! {
-        static LOCAL_ZONE: RefCell<Option<Zone>> = const { RefCell::new(None) };
-    }
-
-    pub(super) fn local_zone_of_this_test() -> Option<Zone> {
-        LOCAL_ZONE.with(|zone| zone.borrow().clone())
-    }
-
-    /// Stands in for the variable `TZ`, which a test cannot set without touching its neighbours.
-    pub(crate) fn with_local_zone<T>(name: &str, run: impl FnOnce() -> T) -> T {
-        let zone = Zone::Named(jiff::tz::TimeZone::get(name).expect("a zone of the system's database"));
-        LOCAL_ZONE.with(|cell| *cell.borrow_mut() = Some(zone));
-        let result = run();
-        LOCAL_ZONE.with(|cell| *cell.borrow_mut() = None);
-        result
-    }
 
     const SAMPLE: EventTime = EventTime::Ext { seconds: 1_577_934_245, nanoseconds: 123_456_789 };
 

@@ -11,13 +11,12 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value as Json;
 
-use super::record::push_text_head;
-use super::wall_clock_ns;
-use super::wire::{Cursor, Item, WireError};
+use crate::event::msgpack::{self, Head, Stop};
+use crate::event::{EventTime, Value};
 
 /// First wait before a connection is tried again; doubles.
 const RETRY_WAIT: Duration = Duration::from_millis(500);
@@ -99,7 +98,7 @@ pub enum CatError {
     Json(#[from] serde_json::Error),
     /// Not msgpack.
     #[error("input is not msgpack: {0}")]
-    Msgpack(#[from] WireError),
+    Msgpack(#[from] Stop),
     /// Larger than the limit.
     #[error("a record is longer than {RECORD_LIMIT_BYTES} bytes")]
     TooLong,
@@ -170,14 +169,14 @@ fn read_lines(
         let text = text.strip_suffix(b"\r").unwrap_or(text);
         let mut record = Vec::new();
         if format == CatFormat::None {
-            record.push(0x81);
-            write_text(&mut record, sender.options.message_key.as_bytes());
-            write_text(&mut record, text);
+            msgpack::write_map_header(&mut record, 1);
+            msgpack::write_str(&mut record, sender.options.message_key.as_bytes());
+            msgpack::write_str(&mut record, text);
         } else if text.trim_ascii().is_empty() {
             continue;
         } else {
             match serde_json::from_slice(text)? {
-                Json::Object(map) => write_json(&mut record, &Json::Object(map)),
+                map @ Json::Object(_) => Value::from_json(&map).encode(&mut record),
                 _ => return Err(CatError::NotAMap(String::from_utf8_lossy(text).into_owned())),
             }
         }
@@ -203,7 +202,7 @@ fn read_msgpack(mut input: BufReader<impl Read>, sender: &mut Sender<'_>) -> Res
                     sender.add(record)?;
                     used += length;
                 }
-                Err(CatError::Msgpack(WireError::Short)) if count > 0 => break,
+                Err(CatError::Msgpack(Stop::Incomplete { .. })) if count > 0 => break,
                 Err(error) => return Err(error),
             }
         }
@@ -219,25 +218,16 @@ fn read_msgpack(mut input: BufReader<impl Read>, sender: &mut Sender<'_>) -> Res
 
 /// The first record of the bytes and the bytes used: a map, or the map of `[time, map]`.
 fn msgpack_record(bytes: &[u8]) -> Result<(&[u8], usize), CatError> {
-    let mut cursor = Cursor::new(bytes);
-    let mut ahead = cursor;
-    let mut start = 0;
-    match ahead.item()? {
-        Item::Map(_) => cursor.skip()?,
-        Item::Array(2) => {
-            ahead.skip()?;
-            start = ahead.position();
-            let mut record = ahead;
-            if !matches!(record.item()?, Item::Map(_)) {
-                return Err(CatError::NotAMap("an array without a map".into()));
-            }
-            ahead.skip()?;
-            cursor = ahead;
-        }
-        other => return Err(CatError::NotAMap(format!("{other:?}"))),
+    let start = match msgpack::head(bytes, 0)? {
+        (Head::Map(_), _) => 0,
+        (Head::Array(2), inside) => msgpack::skip(bytes, inside)?,
+        (other, _) => return Err(CatError::NotAMap(format!("{other:?}"))),
+    };
+    if !matches!(msgpack::head(bytes, start)?, (Head::Map(_), _)) {
+        return Err(CatError::NotAMap("an array without a map".into()));
     }
-    let end = cursor.position();
-    Ok((&bytes[start..end], end))
+    let end = msgpack::skip(bytes, start)?;
+    Ok((bytes.get(start..end).unwrap_or_default(), end))
 }
 
 /// A time as Fluentd's `--event-time` takes it; without a zone it is local.
@@ -300,21 +290,16 @@ struct Sender<'a> {
 
 impl Sender<'_> {
     fn add(&mut self, record: &[u8]) -> Result<(), CatError> {
-        let now = wall_clock_ns();
-        let now = ((now / 1_000_000_000) as u32, (now % 1_000_000_000) as u32);
-        let (seconds, nanoseconds) = self.fixed_time.unwrap_or(now);
-        let mut message = vec![0x92];
-        write_text(&mut message, self.options.tag.as_bytes());
-        message.extend([0x91, 0x92]);
-        if self.options.time_as_integer {
-            message.push(0xce);
-            message.extend(seconds.to_be_bytes());
-        } else {
-            message.extend([0xd7, 0x00]);
-            message.extend(seconds.to_be_bytes());
-            message.extend(nanoseconds.to_be_bytes());
-        }
-        message.extend_from_slice(record);
+        let (seconds, nanoseconds) = self.fixed_time.unwrap_or_else(now);
+        let time = match self.options.time_as_integer {
+            true => EventTime::Int(seconds.into()),
+            false => EventTime::Ext { seconds, nanoseconds },
+        };
+        let mut message = Vec::new();
+        msgpack::write_array_header(&mut message, 2);
+        msgpack::write_str(&mut message, self.options.tag.as_bytes());
+        msgpack::write_array_header(&mut message, 1);
+        msgpack::write_entry(&mut message, time, record);
         self.unsent_bytes += message.len();
         self.unsent.push((seconds, record.to_vec(), message));
         if self.unsent_bytes >= UNSENT_LIMIT_BYTES { self.flush() } else { Ok(()) }
@@ -392,86 +377,15 @@ impl Sender<'_> {
     }
 }
 
-fn write_text(out: &mut Vec<u8>, text: &[u8]) {
-    if text.len() > usize::from(u16::MAX) {
-        out.push(0xdb);
-        out.extend((text.len() as u32).to_be_bytes());
-    } else {
-        push_text_head(out, text.len());
-    }
-    out.extend_from_slice(text);
+/// Seconds and nanoseconds since 1970; 0 when the clock stands before that.
+fn now() -> (u32, u32) {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (u32::try_from(since.as_secs()).unwrap_or(u32::MAX), since.subsec_nanos())
 }
 
-fn write_json(out: &mut Vec<u8>, value: &Json) {
-    let head = |out: &mut Vec<u8>, length: usize, fix: u8, wide: u8| {
-        if length < 16 {
-            out.push(fix | length as u8);
-        } else {
-            out.push(wide);
-            out.extend((length as u32).to_be_bytes());
-        }
-    };
-    match value {
-        Json::Null => out.push(0xc0),
-        Json::Bool(value) => out.push(0xc2 | u8::from(*value)),
-        Json::Number(number) => write_number(out, number),
-        Json::String(text) => write_text(out, text.as_bytes()),
-        Json::Array(items) => {
-            head(out, items.len(), 0x90, 0xdd);
-            items.iter().for_each(|item| write_json(out, item));
-        }
-        Json::Object(map) => {
-            head(out, map.len(), 0x80, 0xdf);
-            for (key, item) in map {
-                write_text(out, key.as_bytes());
-                write_json(out, item);
-            }
-        }
-    }
-}
-
-fn write_number(out: &mut Vec<u8>, number: &serde_json::Number) {
-    // Writing to a Vec cannot fail.
-    let _ = match (number.as_u64(), number.as_i64()) {
-        (Some(value), _) => rmp::encode::write_uint(out, value).map(|_| ()),
-        (_, Some(value)) => rmp::encode::write_sint(out, value).map(|_| ()),
-        _ => rmp::encode::write_f64(out, number.as_f64().unwrap_or(f64::NAN)),
-    };
-}
-
-/// A record as JSON for messages to people: what JSON has no word for is shown as null.
+/// A record as JSON for messages to people.
 fn as_json(record: &[u8]) -> Json {
-    let mut cursor = Cursor::new(record);
-    json_value(&mut cursor, 0).unwrap_or(Json::Null)
-}
-
-/// Depth to which unsent records are shown.
-const SHOWN_DEPTH: usize = 32;
-
-fn json_value(cursor: &mut Cursor<'_>, depth: usize) -> Result<Json, WireError> {
-    if depth > SHOWN_DEPTH {
-        return cursor.skip().map(|()| Json::Null);
-    }
-    Ok(match cursor.item()? {
-        Item::UInt(value) => value.into(),
-        Item::Text(text) => String::from_utf8_lossy(text).into(),
-        Item::Array(count) => {
-            let items: Result<Vec<_>, _> = (0..count).map(|_| json_value(cursor, depth + 1)).collect();
-            Json::Array(items?)
-        }
-        Item::Map(count) => {
-            let mut map = serde_json::Map::new();
-            for _ in 0..count {
-                let key = match json_value(cursor, depth + 1)? {
-                    Json::String(key) => key,
-                    other => other.to_string(),
-                };
-                map.insert(key, json_value(cursor, depth + 1)?);
-            }
-            Json::Object(map)
-        }
-        Item::Nil | Item::Scalar | Item::Ext(..) => Json::Null,
-    })
+    Value::decode(record).map_or(Json::Null, |(value, _)| value.to_json())
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 use std::sync::{Arc, RwLock};
 use std::time::SystemTime;
 
+use super::PluginMetrics;
 use crate::buffer::BufferStats;
-use crate::telemetry::PluginMetrics;
 
 /// Reads one thing about a running plugin at the moment of the call; cheap, takes no lock that an event path holds.
 pub type Reading<T> = Arc<dyn Fn() -> T + Send + Sync>;
@@ -64,7 +64,7 @@ pub struct Sample {
     pub help: &'static str,
     /// Counter or gauge.
     pub kind: SampleKind,
-    /// Labels in order.
+    /// Labels in order, without `plugin_id`: the page puts it before them.
     pub labels: Vec<(&'static str, String)>,
     /// The figure.
     pub value: f64,
@@ -160,11 +160,6 @@ impl Overview {
     /// Adds a plugin.
     pub fn register(&self, view: PluginView) {
         self.plugins.write().unwrap_or_else(|poisoned| poisoned.into_inner()).push(view);
-    }
-
-    /// Replaces all plugins at once (after a reload).
-    pub fn replace(&self, views: Vec<PluginView>) {
-        *self.plugins.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = views;
     }
 
     /// All plugins in Fluentd's order: inputs, top-level outputs, top-level filters, then the outputs and filters of
