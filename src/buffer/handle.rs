@@ -197,12 +197,7 @@ impl BufferHandle {
     }
 
     /// Reads a chunk's file; a failure that may pass (no descriptor left, a disk that stumbles) is not its end.
-    async fn read_back(
-        &self,
-        id: ChunkId,
-        renamed: bool,
-        size_bytes: u64,
-    ) -> Option<super::reader::Content> {
+    async fn read_back(&self, id: ChunkId, renamed: bool, size_bytes: u64) -> Option<super::reader::Content> {
         for wait in READ_AGAIN_AFTER {
             let reader = self.link.reader.clone()?;
             let room = reader.room_for(size_bytes).await;
