@@ -80,7 +80,7 @@ impl<'a> Iterator for Entries<'a> {
 #[inline]
 pub(super) fn skip_record(bytes: &[u8], pos: usize) -> Option<usize> {
     match *bytes.get(pos)? {
-        first @ 0x80..=0x8f => msgpack::skip_values(bytes, pos + 1, u64::from(first & 0x0f) * 2).ok(),
+        first @ 0x80..=0x8f => msgpack::skip_values(bytes, pos + 1, u64::from(first & 0x0f) * 2, 1).ok(),
         _ => msgpack::skip(bytes, pos).ok(),
     }
 }
