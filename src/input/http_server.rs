@@ -1,7 +1,7 @@
 //! The small HTTP server of the inputs that only report: bounded connections, every wait with an end.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,6 +16,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
 
 use crate::config::BuildError;
+use crate::net::listener::{self, Acceptor};
+use crate::net::resolve;
 
 /// Connections at a time on one port: monitors are few, and a flood must not take the descriptors of the event path.
 const MAX_CONNECTIONS: usize = 64;
@@ -23,23 +25,20 @@ const MAX_CONNECTIONS: usize = 64;
 /// A connection that neither sends nor takes a byte for so long is closed: it is forgotten, or slow on purpose.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a failing `accept` (no descriptors left) waits before the next try, so that it does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
 /// How long answers under way may take at shutdown.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 /// Bound sockets and, once started, the tasks that serve them.
 pub(super) struct HttpServer {
-    listeners: Vec<TcpListener>,
+    acceptors: Vec<Acceptor>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl HttpServer {
-    /// Binds `workers` ports from `port` on: Fluentd's workers each have one, here they show the same.
+    /// Inside the runtime, binds `workers` ports from `port` on: Fluentd's workers each have one, here they show the same.
     pub(super) fn bind(plugin: &str, bind: &str, port: u16, workers: u32) -> Result<Self, BuildError> {
-        let mut listeners = Vec::new();
+        let mut acceptors = Vec::new();
         for offset in 0..workers.max(1) {
             let port = match u16::try_from(offset).ok().and_then(|offset| port.checked_add(offset)) {
                 // Port 0 asks for any free one, each time.
@@ -47,40 +46,33 @@ impl HttpServer {
                 Some(port) => port,
                 None => return Err(BuildError(format!("{plugin}: port {port} + {offset} is beyond 65535"))),
             };
-            let listener = listen(bind, port).map_err(|error| {
+            let acceptor = listen(bind, port).map_err(|error| {
                 BuildError(format!(
                     "{plugin}: cannot listen on {bind}:{port}: {error}; is another process there?"
                 ))
             })?;
-            listeners.push(listener);
+            acceptors.push(acceptor);
         }
-        Ok(Self { listeners, stop: watch::channel(false).0, tasks: Vec::new() })
+        Ok(Self { acceptors, stop: watch::channel(false).0, tasks: Vec::new() })
     }
 
     /// Where it listens.
     #[cfg(test)]
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+        self.acceptors.iter().filter_map(|acceptor| acceptor.local_addr().ok()).collect()
     }
 
     /// Serves; inside the runtime.
     pub(super) fn start(&mut self, router: &Router) {
-        for listener in self.listeners.drain(..) {
-            let listener = match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => listener,
-                Err(error) => {
-                    tracing::error!(%error, "cannot serve HTTP");
-                    continue;
-                }
-            };
-            let limited = Limited { listener, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
+        for acceptor in self.acceptors.drain(..) {
+            let bounded = Bounded { acceptor, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
             let mut stopped = self.stop.subscribe();
             let router = router.clone();
             self.tasks.push(tokio::spawn(async move {
                 let stop = async move {
                     let _ = stopped.wait_for(|stopped| *stopped).await;
                 };
-                let _ = axum::serve(limited, router).with_graceful_shutdown(stop).await;
+                let _ = axum::serve(bounded, router).with_graceful_shutdown(stop).await;
             }));
         }
     }
@@ -96,20 +88,25 @@ impl HttpServer {
     }
 }
 
-fn listen(bind: &str, port: u16) -> io::Result<TcpListener> {
-    let addresses: Vec<SocketAddr> = (bind, port).to_socket_addrs()?.collect();
-    let listener = TcpListener::bind(addresses.as_slice())?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+/// Listens on the first address of the name that can be bound.
+fn listen(bind: &str, port: u16) -> io::Result<Acceptor> {
+    let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in resolve::resolve_blocking(bind, port).map_err(io::Error::other)? {
+        match listener::listen(address, None) {
+            Ok(listener) => return Ok(Acceptor::new(listener)),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
 /// A listener that holds a bounded number of connections open.
-struct Limited {
-    listener: tokio::net::TcpListener,
+struct Bounded {
+    acceptor: Acceptor,
     permits: Arc<Semaphore>,
 }
 
-impl Listener for Limited {
+impl Listener for Bounded {
     type Io = Connection;
     type Addr = SocketAddr;
 
@@ -117,18 +114,14 @@ impl Listener for Limited {
         loop {
             // The semaphore is never closed.
             let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { continue };
-            match self.listener.accept().await {
-                Ok((stream, address)) => {
-                    let idle = Box::pin(tokio::time::sleep(IDLE_LIMIT));
-                    return (Connection { stream, idle, _permit: permit }, address);
-                }
-                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-            }
+            let (stream, address) = self.acceptor.accept().await;
+            let idle = Box::pin(tokio::time::sleep(IDLE_LIMIT));
+            return (Connection { stream, idle, _permit: permit }, address);
         }
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.acceptor.local_addr()
     }
 }
 

@@ -24,7 +24,7 @@ mod replies;
 #[cfg(test)]
 mod tests;
 
-use std::net::ToSocketAddrs;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,6 +40,7 @@ use crate::forward::{MESSAGE_SIZE_LIMIT_BYTES, ReaderSettings};
 use crate::net::budget::MemoryBudget;
 use crate::net::heartbeat::HeartbeatSocket;
 use crate::net::listener::{self, Acceptor};
+use crate::net::resolve;
 use crate::router::Entrance;
 use crate::telemetry::{PluginMetrics, Reading, Sample, SampleKind};
 
@@ -298,26 +299,33 @@ impl ForwardInput {
     }
 }
 
-/// Binds TCP and UDP to the same port.
+/// Binds TCP and UDP to the same port, on the first address of the name that can be bound.
 fn bind_both(bind: &str, port: u16, backlog: Option<i32>) -> Result<(Acceptor, HeartbeatSocket), BuildError> {
-    let fault = |what: &str, error: &std::io::Error| {
-        BuildError(format!(
-            "cannot listen on {bind}:{port} ({what}): {error}; is another process using the port?"
-        ))
-    };
-    let address = (bind, port)
-        .to_socket_addrs()
-        .map_err(|error| BuildError(format!("cannot resolve bind address {bind}: {error}")))?
-        .next()
-        .ok_or_else(|| BuildError(format!("bind address {bind} has no address")))?;
-    let mut attempts = if port == 0 { PORT_ATTEMPTS } else { 1 };
+    let addresses = resolve::resolve_blocking(bind, port)
+        .map_err(|error| BuildError(format!("cannot resolve bind address {bind}: {error}")))?;
+    let mut failed = String::from("no address");
+    for address in addresses {
+        match bind_address(address, backlog) {
+            Ok(sockets) => return Ok(sockets),
+            Err((what, error)) => failed = format!("({what}): {error}"),
+        }
+    }
+    Err(BuildError(format!("cannot listen on {bind}:{port} {failed}; is another process using the port?")))
+}
+
+/// Binds one address; the error says which protocol failed.
+fn bind_address(
+    address: SocketAddr,
+    backlog: Option<i32>,
+) -> Result<(Acceptor, HeartbeatSocket), (&'static str, std::io::Error)> {
+    let mut attempts = if address.port() == 0 { PORT_ATTEMPTS } else { 1 };
     loop {
         attempts -= 1;
-        let listener = listener::listen(address, backlog).map_err(|error| fault("tcp", &error))?;
-        let local = listener.local_addr().map_err(|error| fault("tcp", &error))?;
+        let listener = listener::listen(address, backlog).map_err(|error| ("tcp", error))?;
+        let local = listener.local_addr().map_err(|error| ("tcp", error))?;
         match HeartbeatSocket::bind(local) {
             Ok(heartbeats) => return Ok((Acceptor::new(listener), heartbeats)),
-            Err(error) if attempts == 0 => return Err(fault("udp", &error)),
+            Err(error) if attempts == 0 => return Err(("udp", error)),
             Err(_) => {}
         }
     }

@@ -1,7 +1,8 @@
 //! Names to addresses, with a deadline: a slow name server delays a background task, never a flush (F2).
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// Limit of one look-up.
@@ -58,6 +59,35 @@ pub async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveEr
     if addresses.is_empty() { Err(ResolveError::Empty { host: host.into() }) } else { Ok(addresses) }
 }
 
+/// All addresses of a host in the resolver's order, for building what listens: blocks, [`RESOLVE_DEADLINE`] at most.
+/// A thread of its own asks, because the system's resolver cannot be interrupted.
+///
+/// # Errors
+///
+/// As [`resolve`].
+pub fn resolve_blocking(host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
+    if let Some(address) = literal(host, port) {
+        return Ok(vec![address]);
+    }
+    let host = host.to_owned();
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let asked = host.clone();
+    let ask = move || {
+        let found = (asked.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        // Nobody waits any more after the deadline.
+        let _ = sender.send(found);
+    };
+    if let Err(source) = std::thread::Builder::new().name("resolve".into()).spawn(ask) {
+        return Err(ResolveError::Io { host, source });
+    }
+    match receiver.recv_timeout(RESOLVE_DEADLINE) {
+        Ok(Ok(addresses)) if addresses.is_empty() => Err(ResolveError::Empty { host }),
+        Ok(Ok(addresses)) => Ok(addresses),
+        Ok(Err(source)) => Err(ResolveError::Io { host, source }),
+        Err(_) => Err(ResolveError::Deadline { host }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,11 +104,17 @@ mod tests {
     async fn localhost_resolves_to_loopback() {
         let addresses = resolve("localhost", 24224).await.expect("/etc/hosts has localhost");
         assert!(addresses.iter().all(|address| address.ip().is_loopback() && address.port() == 24224));
+        let mut blocking = resolve_blocking("localhost", 24224).expect("/etc/hosts has localhost");
+        blocking.sort_unstable();
+        blocking.dedup();
+        assert_eq!(blocking, addresses);
     }
 
     #[tokio::test]
     async fn an_unknown_name_is_an_error_that_names_it() {
         let error = resolve("does-not-exist.invalid", 1).await.expect_err("reserved name");
+        assert!(error.to_string().contains("does-not-exist.invalid"), "{error}");
+        let error = resolve_blocking("does-not-exist.invalid", 1).expect_err("reserved name");
         assert!(error.to_string().contains("does-not-exist.invalid"), "{error}");
     }
 }
