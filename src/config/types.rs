@@ -133,6 +133,14 @@ macro_rules! integers {
                     )
                 })
             }
+
+            fn surprise(text: &str) -> Option<String> {
+                let digits = text.trim().trim_start_matches(['-', '+']);
+                if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+                    return None;
+                }
+                Some(format!("is read as {}: write a whole number", integer(text, false).ok()?))
+            }
         }
     )*};
 }
