@@ -121,6 +121,11 @@ impl Compressed {
         self.wire_bytes
     }
 
+    /// The option map.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// Inflates and scans the entries.
     pub fn inflate(self) -> Result<Message, FrameError> {
         let body = Bytes::from(inflate::gunzip(&self.body, self.limit_bytes)?);

@@ -199,6 +199,7 @@ struct Counters {
     acks: AtomicU64,
     torn_bytes: AtomicU64,
     signals: AtomicU64,
+    late: AtomicU64,
 }
 
 impl Counters {
@@ -209,7 +210,7 @@ impl Counters {
     /// The page adds the label `plugin_id`.
     fn samples(&self) -> Vec<Sample> {
         use SampleKind::{Counter, Gauge};
-        let figures: [(&'static str, &'static str, SampleKind, &AtomicU64); 9] = [
+        let figures: [(&'static str, &'static str, SampleKind, &AtomicU64); 10] = [
             ("tributary_forward_connections", "Open connections.", Gauge, &self.open),
             ("tributary_forward_accepted_total", "Connections accepted.", Counter, &self.accepted),
             (
@@ -226,6 +227,12 @@ impl Counters {
                 &self.received_bytes,
             ),
             ("tributary_forward_messages_total", "Messages read.", Counter, &self.messages),
+            (
+                "tributary_forward_late_total",
+                "Messages that asked for an ack after our FIN at a stop, left to their senders to send again.",
+                Counter,
+                &self.late,
+            ),
             ("tributary_forward_acks_total", "Acknowledgements sent.", Counter, &self.acks),
             (
                 "tributary_forward_torn_bytes_total",
