@@ -57,11 +57,8 @@ fn chunking_of(element: &Element, diagnostics: &mut Diagnostics) -> Option<Chunk
 }
 
 fn output(params: &Json, directory: &FilePath) -> Arc<dyn Output> {
-    let context = OutputContext {
-        plugin_id: "object:1".into(),
-        metrics: Arc::default(),
-        system: Arc::default(),
-    };
+    let context =
+        OutputContext { plugin_id: "object:1".into(), metrics: Arc::default(), system: Arc::default() };
     let config = configured(params, directory).unwrap_or_else(|error| panic!("{params}: {error}"));
     config.build(context).expect("built")
 }
@@ -290,11 +287,8 @@ async fn replaced_bytes_are_counted() {
     let directory = tempfile::tempdir().expect("a directory");
     let params = serde_json::json!({"path": "x", "<buffer []>": {}, "<format>": {"@type": "json"}});
     let metrics = Arc::new(PluginMetrics::default());
-    let context = OutputContext {
-        plugin_id: "out".into(),
-        metrics: Arc::clone(&metrics),
-        system: Arc::default(),
-    };
+    let context =
+        OutputContext { plugin_id: "out".into(), metrics: Arc::clone(&metrics), system: Arc::default() };
     let output = configured(&params, directory.path()).expect("configured").build(context).expect("built");
     let bad = Value::Map(vec![("a".into(), Value::Str(vec![b'x', 0xff]))]);
     output.write(Arc::new(chunk_of(&entry(EventTime::Int(2), &bad)))).await.expect("written");

@@ -781,11 +781,7 @@ fn faults_are_said() {
 }
 
 fn build(settings: Settings) -> Result<Arc<dyn Output>, BuildError> {
-    let context = OutputContext {
-        plugin_id: "out".into(),
-        metrics: Arc::default(),
-        system: Arc::default(),
-    };
+    let context = OutputContext { plugin_id: "out".into(), metrics: Arc::default(), system: Arc::default() };
     Box::new(ForwardConfig { settings }).build(context)
 }
 
