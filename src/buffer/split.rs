@@ -1,4 +1,4 @@
-//! An arrival's events sorted into the chunks they belong to, by chunk keys (compat/buffer.md 2).
+//! An arrival's events sorted into the chunks they belong to, by chunk keys.
 
 use std::collections::HashMap;
 use std::ops::Range;

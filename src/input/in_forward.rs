@@ -16,7 +16,7 @@
 //! aggregator at once; while all of them are full, new connections are reset and UDP heartbeats stay unanswered.
 //! Clients that have spoken may be silent for ever; vanished hosts are found by TCP keepalive.
 //!
-//! Parameters are Fluentd's in_forward (compat/forward-protocol.md 6), and three of our own.
+//! Parameters are those of Fluentd's `in_forward.rb`, and three of our own.
 
 mod batch;
 mod connection;
@@ -162,7 +162,7 @@ struct Settings {
 }
 
 /// Longest wait for room in the memory budget before the connection is reset. A receiver that just stops reading
-/// freezes an old Fluentd for good (migration-traps.md 1).
+/// freezes an old Fluentd for good.
 const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(5);
 
 impl Settings {

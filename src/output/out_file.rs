@@ -18,7 +18,7 @@
 //! `append false` a file appears under its name only when it is whole. With `append true` a failed write is taken back
 //! to the length before; after a crash inside a write the torn line is ended first, so that it spoils no other.
 //!
-//! Source: Fluentd `out_file.rb`, compat/outputs.md.
+//! Source: Fluentd `out_file.rb`.
 
 mod path;
 mod writer;

@@ -6,7 +6,7 @@
 //! </match>
 //! ```
 //!
-//! Source: Fluentd `out_null.rb`, compat/outputs.md.
+//! Source: Fluentd `out_null.rb`.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@
 //!
 //! Without `<buffer>` each batch is written before its sender is confirmed.
 //!
-//! Source: Fluentd `out_stdout.rb`, compat/outputs.md.
+//! Source: Fluentd `out_stdout.rb`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

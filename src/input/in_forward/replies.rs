@@ -173,7 +173,7 @@ impl Replies {
         Ok(())
     }
 
-    /// One write for all that is owed: some senders take an ack only whole (migration-traps.md 13).
+    /// One write for all that is owed: some senders take an ack only whole.
     fn write(&mut self, stream: &TcpStream) -> Result<(), ReplyError> {
         if self.out.is_empty() {
             return Ok(());
