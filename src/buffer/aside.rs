@@ -93,7 +93,7 @@ impl Engine {
         };
         let payload = match (kept, file, self.reader()) {
             (Some(payload), _, _) => payload,
-            (None, Some(file), Some(reader)) => reader.read(id, file.renamed, None)?.payload,
+            (None, Some(file), Some(reader)) => reader.read(id, file.renamed, 0, None)?.payload,
             _ => Vec::new(),
         };
         let storage: &dyn Storage = match &self.files {

@@ -148,7 +148,7 @@ impl World {
         };
         let payload = match (kept, self.engine.reader()) {
             (Some(payload), _) => payload,
-            (None, Some(reader)) => match reader.read(id, renamed, None) {
+            (None, Some(reader)) => match reader.read(id, renamed, 0, None) {
                 Ok(content) => content.payload,
                 Err(_) if self.storage.disk().crashed => return Ok(false),
                 Err(error) => return Err(format!("chunk {id} cannot be read: {error}")),

@@ -152,7 +152,10 @@ impl BufferHandle {
             changed.as_mut().enable();
             match self.link.queue.take() {
                 Taken::Ended => return None,
-                Taken::Wait => changed.await,
+                Taken::Wait => {
+                    self.link.reader.as_ref().inspect(|reader| reader.rest());
+                    changed.await;
+                }
                 Taken::Chunk(id) => {
                     let guard = PutBack { link: &self.link, id: Some(id) };
                     if let Some(chunk) = self.load(id).await {
@@ -201,7 +204,7 @@ impl BufferHandle {
         for wait in READ_AGAIN_AFTER {
             let reader = self.link.reader.clone()?;
             let room = reader.room_for(size_bytes).await;
-            match tokio::task::spawn_blocking(move || reader.read(id, renamed, room)).await {
+            match tokio::task::spawn_blocking(move || reader.read(id, renamed, size_bytes, room)).await {
                 Ok(Ok(content)) => return Some(content),
                 Ok(Err(error)) => {
                     tracing::error!(chunk_id = %id, error = %error, "cannot read a chunk back from its file");

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +17,12 @@ use super::storage::{Storage, create_directories};
 /// Chunks of one buffer that are read back and not yet delivered hold at most so many bytes; a larger one goes alone.
 /// With a backlog, every flush task would otherwise hold a chunk of full size.
 const READ_BACK_KIB: usize = 8 << 10;
+/// Address space set aside for a large chunk: glibc maps what is above 32 MiB by itself and unmaps it when it is freed.
+/// From a thread's heap a few MiB would stay behind in the heap of each thread that ever read a chunk (measured: 8 MiB
+/// in each of three). Pages that are not written take no memory.
+const OWN_MAPPING_BYTES: usize = 33 << 20;
+/// From this size on a chunk is large.
+const LARGE_BYTES: u64 = 1 << 20;
 /// How long a flush waits for others to give theirs back. Then it goes on without: chunks that hang on a lost upstream
 /// must not hold up those for the others. Memory is then bounded by the number of flush tasks.
 const READ_BACK_WAIT: Duration = Duration::from_millis(500);
@@ -27,12 +33,32 @@ pub(super) struct Reader {
     pub(super) storage: Arc<dyn Storage>,
     pub(super) places: Places,
     room: Arc<Semaphore>,
+    spare: Arc<Spare>,
+}
+
+/// Memory of the last large chunk read back, for the next one while there is a backlog: new memory would be faulted in
+/// page by page.
+type Spare = Mutex<Vec<u8>>;
+
+/// Locked access; a spare cannot be left half made.
+fn lock(spare: &Spare) -> MutexGuard<'_, Vec<u8>> {
+    spare.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A file in memory with its share of [`READ_BACK_KIB`], which is given back with the last slice of it.
 struct Held {
     bytes: Vec<u8>,
-    _room: Option<OwnedSemaphorePermit>,
+    spare: Arc<Spare>,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // One that has no room of its own is beyond the bound.
+        if self.room.is_some() && self.bytes.capacity() == OWN_MAPPING_BYTES {
+            *lock(&self.spare) = std::mem::take(&mut self.bytes);
+        }
+    }
 }
 
 impl AsRef<[u8]> for Held {
@@ -54,7 +80,12 @@ pub(super) struct Content {
 impl Reader {
     /// A reader of a buffer's directory.
     pub(super) fn new(storage: Arc<dyn Storage>, places: Places) -> Self {
-        Self { storage, places, room: Arc::new(Semaphore::new(READ_BACK_KIB)) }
+        Self { storage, places, room: Arc::new(Semaphore::new(READ_BACK_KIB)), spare: Arc::default() }
+    }
+
+    /// Nothing waits any more: memory for the next chunk is not held.
+    pub(super) fn rest(&self) {
+        *lock(&self.spare) = Vec::new();
     }
 
     /// Waits until a chunk of so many bytes may be read back; `None` when that took too long.
@@ -64,16 +95,24 @@ impl Reader {
         tokio::time::timeout(READ_BACK_WAIT, wait).await.ok()?.ok()
     }
 
-    /// Reads the file of a chunk. Damage is set aside and told; the readable rest is the content, which holds `room`.
+    /// Reads the file of a chunk that holds about so many bytes. Damage is set aside and told; the readable rest is the
+    /// content, which holds `room`.
     pub(super) fn read(
         &self,
         id: ChunkId,
         renamed: bool,
+        size_bytes: u64,
         room: Option<OwnedSemaphorePermit>,
     ) -> io::Result<Content> {
         let path = self.places.chunk(if renamed { State::Queued } else { State::Staged }, id);
-        let bytes = self.storage.read(&path, 0, u64::MAX)?;
-        let file = Bytes::from_owner(Held { bytes, _room: room });
+        let mut bytes = Vec::new();
+        if size_bytes >= LARGE_BYTES {
+            bytes = std::mem::take(&mut *lock(&self.spare));
+            bytes.clear();
+            bytes.reserve_exact(OWN_MAPPING_BYTES);
+        }
+        self.storage.read_into(&path, 0, u64::MAX, &mut bytes)?;
+        let file = Bytes::from_owner(Held { bytes, spare: Arc::clone(&self.spare), room });
         let scan = format::scan(id, &file);
         let damaged_bytes = scan.damaged.iter().map(|range| range.len() as u64).sum();
         if damaged_bytes > 0 {

@@ -413,13 +413,14 @@ impl Storage for SimStorage {
         Ok(Box::new(SimFile { disk: Arc::clone(&self.0), inode, path: path.to_path_buf() }))
     }
 
-    fn read(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+    fn read_into(&self, path: &Path, offset: u64, len: u64, into: &mut Vec<u8>) -> io::Result<()> {
         let mut disk = self.disk();
         disk.step(Call::Read, path)?;
         let content = &disk.inodes[disk.inode(path)?].cached;
         let start = content.len().min(offset as usize);
         let end = content.len().min(start.saturating_add(len as usize));
-        Ok(content[start..end].to_vec())
+        into.extend_from_slice(&content[start..end]);
+        Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -56,8 +56,14 @@ pub(super) trait Storage: Send + Sync {
     fn create_new(&self, path: &Path) -> io::Result<Box<dyn StorageFile>>;
     /// Opens an existing file for writing.
     fn open(&self, path: &Path) -> io::Result<Box<dyn StorageFile>>;
-    /// Reads up to `len` bytes from `offset`; fewer only at the end of the file.
-    fn read(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>>;
+    /// Appends up to `len` bytes from `offset` to `into`; fewer only at the end of the file.
+    fn read_into(&self, path: &Path, offset: u64, len: u64, into: &mut Vec<u8>) -> io::Result<()>;
+    /// The same as a value of its own.
+    fn read(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read_into(path, offset, len, &mut bytes)?;
+        Ok(bytes)
+    }
     /// Renames within a directory or between two.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
@@ -128,16 +134,16 @@ impl Storage for DiskStorage {
         Ok(Box::new(DiskFile { file, position: 0 }))
     }
 
-    fn read(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+    fn read_into(&self, path: &Path, offset: u64, len: u64, into: &mut Vec<u8>) -> io::Result<()> {
         let mut file = File::open(path)?;
         let available = file.metadata()?.len().saturating_sub(offset).min(len);
         if offset > 0 {
             file.seek(SeekFrom::Start(offset))?;
         }
         // Exactly as large as needed, and not filled with zeros before.
-        let mut bytes = Vec::with_capacity(usize::try_from(available).map_err(io::Error::other)?);
-        file.take(available).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        into.reserve_exact(usize::try_from(available).map_err(io::Error::other)?);
+        file.take(available).read_to_end(into)?;
+        Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

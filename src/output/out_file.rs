@@ -41,8 +41,9 @@ use writer::{FileWriter, Permissions, WriteFault};
 /// `timekey` when the configuration is silent (Fluentd's default for this plugin): a day.
 const DEFAULT_TIMEKEY_SECONDS: i64 = 86_400;
 
-/// Text collected before one write call: large enough that calls cost nothing, small beside the memory limit.
-const PIECE_BYTES: usize = 1 << 20;
+/// Text collected before one write call: large enough that calls cost nothing, small enough to stay in the processor's
+/// cache until the kernel has copied it.
+const PIECE_BYTES: usize = 256 << 10;
 
 crate::params! {
     /// Chunks become files.

@@ -27,9 +27,9 @@ const READ_MIN_BYTES: usize = 16 * 1024;
 /// drawn from the memory budget.
 const READ_MAX_BYTES: usize = 256 * 1024;
 /// Events in transit in the whole process beyond which a connection that has its share is not read. They only have to
-/// cover one sync round of the buffers (8 MiB in 20 ms are more than a million events a second); what is more would
+/// cover one sync round of the buffers (4 MiB in 10 ms are more than a million events a second); what is more would
 /// wait in our memory instead of the sender's.
-const IN_FLIGHT_BYTES: u64 = 8 * 1024 * 1024;
+const IN_FLIGHT_BYTES: u64 = 4 * 1024 * 1024;
 /// Share of a connection: so many bytes handed over and not yet taken it may always have, whatever others hold.
 const CONNECTION_SHARE_BYTES: usize = 256 * 1024;
 /// Longest message for which room is made at once because the one before was as long. Beyond, the buffer grows with
