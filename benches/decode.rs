@@ -1,5 +1,5 @@
 //! What does it cost to take one event off the wire? Shape scan of packed messages of 1,000 events, and Message mode
-//! with one event each, both of the 252-byte nginx record that peers.md measures with.
+//! with one event each, both of the 252-byte nginx record that docs/BENCH.md describes.
 //!
 //! `cargo bench --bench decode`; prints the best of several rounds, in nanoseconds of CPU per event.
 

@@ -1,4 +1,4 @@
-//! Three upstreams, one lost under 20,000 events/s: the other two take everything and never pause (field report F1).
+//! Three upstreams, one lost under 20,000 events/s: the other two take everything and never pause (docs/RELIABILITY.md F1).
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const EVENTS: u64 = 400_000;
 const BEFORE_LOSS: u64 = 80_000;
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 const GRACE: Duration = Duration::from_secs(1);
-/// Without any TCP acknowledgement (design 5). The ack deadline is left at its 30 s there.
+/// Without any TCP acknowledgement. The ack deadline is left at its 30 s there.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
 /// Set in the configuration, so that the scenario need not last 30 s.
 const ACK_DEADLINE: Duration = Duration::from_secs(4);

@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn encodes_like_fluentd() {
-        // The id in compat/forward-protocol.md 2.
+        // An id as Fluentd's out_forward sent it.
         let raw =
             [0x66, 0x18, 0x06, 0x34, 0xf0, 0xcb, 0x24, 0xc7, 0x81, 0xd7, 0xa4, 0x7a, 0x03, 0x3c, 0x31, 0xa2];
         assert_eq!(&encode(&raw), b"ZhgGNPDLJMeB16R6Azwxog==\n");

@@ -10,7 +10,7 @@ use super::format::Totals;
 use super::{ChunkId, Metadata};
 
 /// Most bytes that file buffers of the whole process keep in memory, so that a chunk normally goes out without being
-/// read back (design 3).
+/// read back.
 pub const KEPT_LIMIT_BYTES: u64 = 12 << 20;
 /// Parts below this are copied into blocks of the chunk: a small slice would hold a whole read buffer of its socket.
 const COPY_BELOW_BYTES: usize = 16 << 10;
@@ -21,7 +21,7 @@ const BLOCK_START_BYTES: usize = 512;
 static KEPT_BYTES: AtomicU64 = AtomicU64::new(0);
 
 impl ChunkId {
-    /// A new id: microseconds and 76 random bits, laid out as Fluentd's unique id (compat/buffer.md 7).
+    /// A new id: microseconds and 76 random bits, laid out as Fluentd's unique id.
     pub fn generate(now: SystemTime) -> Self {
         let micros = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
         let mut id = [0; 16];

@@ -1,4 +1,4 @@
-//! When a staged chunk is queued: pure rules over facts of a chunk and the time (compat/buffer.md 3).
+//! When a staged chunk is queued: pure rules over facts of a chunk and the time.
 
 use std::time::Duration;
 

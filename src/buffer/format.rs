@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::mutation::{Mutation, active};
 use super::{ChunkId, EntryForm, Metadata, metadata};
 
-/// Version of the format; 0 until it has survived real power cuts (design 3).
+/// Version of the format; 0 until it has survived real power cuts.
 pub const VERSION: u16 = 0;
 /// Suffix of chunk files: neither a Fluentd nor its glob takes one for its own.
 pub const SUFFIX: &str = "tchunk";

@@ -53,7 +53,7 @@ impl ChunkLimits {
     }
 
     /// Whether each record of a part may be stored at all. To be asked for all parts of an arrival before any is
-    /// staged. Fluentd stores the others and then fails; its sender repeats them for ever (compat/buffer.md 4).
+    /// staged. Fluentd stores the others and then fails; its sender repeats them for ever.
     pub(super) fn check(&self, part: &Bytes) -> Result<(), AppendError> {
         if part.len() as u64 <= self.bytes {
             return Ok(());

@@ -45,7 +45,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Reads `path` as Fluentd does (compat/buffer.md 7): `DIRECTORY/PREFIX.*.SUFFIX` or `DIRECTORY/PREFIX.*` share
+    /// Reads `path` as Fluentd does: `DIRECTORY/PREFIX.*.SUFFIX` or `DIRECTORY/PREFIX.*` share
     /// the directory with others; everything else is a directory of its own, unless a plain file stands there.
     pub(super) fn new(path: &Path, is_file: bool) -> Self {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

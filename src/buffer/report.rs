@@ -8,7 +8,7 @@ use super::files::{StoreError, SyncRound};
 use super::places::Places;
 use crate::telemetry::rate::Limited;
 
-/// A sync round above this is a warning that names the disk (design 3).
+/// A sync round above this is a warning that names the disk.
 pub const SLOW_SYNC: Duration = Duration::from_millis(200);
 /// Most lines of one kind per minute.
 const LINES_PER_MINUTE: u32 = 3;

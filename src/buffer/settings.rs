@@ -15,9 +15,9 @@ pub const FILE_CHUNK_LIMIT_BYTES: u64 = 256 << 20;
 pub const FILE_TOTAL_LIMIT_BYTES: u64 = 64 << 30;
 /// `chunk_full_threshold` (Fluentd's default): a chunk this full is queued at once.
 pub const CHUNK_FULL_THRESHOLD: f64 = 0.95;
-/// Most bytes that the backup directory of one buffer may hold; the oldest backups give way (design 4 asks for a cap).
+/// Most bytes that the backup directory of one buffer may hold; the oldest backups give way.
 pub const BACKUP_LIMIT_BYTES: u64 = 1 << 30;
-/// How long `overflow_action block` holds an arrival back before it is refused (design 2, point 5): an old Fluentd's
+/// How long `overflow_action block` holds an arrival back before it is refused: an old Fluentd's
 /// flush thread would otherwise block for ever.
 pub const BLOCK_LIMIT: Duration = Duration::from_secs(5);
 
@@ -131,7 +131,7 @@ impl FileConfig {
     }
 }
 
-/// When appended bytes are brought to stable storage (design 2, point 1).
+/// When appended bytes are brought to stable storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fsync {
     /// Before the arrival is confirmed; grouped.

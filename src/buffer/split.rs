@@ -1,4 +1,4 @@
-//! An arrival's events sorted into the chunks they belong to, by chunk keys (compat/buffer.md 2).
+//! An arrival's events sorted into the chunks they belong to, by chunk keys.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -53,10 +53,7 @@ impl Splitter {
     /// A splitter. `timekey` must be given exactly when `time` is a key.
     pub fn new(keys: ChunkKeys, timekey: Option<Timekey>) -> Result<Self, ChunkKeyError> {
         if keys.time && timekey.is_none() {
-            return Err(ChunkKeyError {
-                key: "time".into(),
-                expected: "<buffer ...> argument includes 'time', but timekey is not configured".into(),
-            });
+            return Err(ChunkKeyError { key: "time".into(), expected: "a timekey is expected".into() });
         }
         let accessors = keys
             .fields
@@ -158,6 +155,18 @@ mod tests {
     use super::*;
     use crate::event::{EventTime, Tag, msgpack};
 
+    fn chunk_keys(names: &str) -> ChunkKeys {
+        let mut keys = ChunkKeys::default();
+        for name in names.split(',').filter(|name| !name.is_empty()) {
+            match name {
+                "tag" => keys.tag = true,
+                "time" => keys.time = true,
+                field => keys.fields.push(field.to_owned()),
+            }
+        }
+        keys
+    }
+
     fn stream(events: &[(i64, &str)]) -> EventStream {
         let mut entries = Vec::new();
         for (time, host) in events {
@@ -171,7 +180,7 @@ mod tests {
     fn one_chunk_copies_nothing() {
         let stream = stream(&[(1, "a"), (2, "b")]);
         for keys in ["", "tag"] {
-            let parts = Splitter::new(ChunkKeys::parse(keys).unwrap(), None).unwrap().split(&stream);
+            let parts = Splitter::new(chunk_keys(keys), None).unwrap().split(&stream);
             assert_eq!(parts.len(), 1);
             assert_eq!(parts[0].1.as_ptr(), stream.entries.as_ptr());
             assert_eq!(parts[0].0.tag.is_some(), keys == "tag");
@@ -182,7 +191,7 @@ mod tests {
     #[test]
     fn splits_by_field_and_time() {
         let timekey = Timekey { unit_seconds: 3600, zone: Zone::parse("+09:00").unwrap() };
-        let splitter = Splitter::new(ChunkKeys::parse("tag,time,host,none").unwrap(), Some(timekey)).unwrap();
+        let splitter = Splitter::new(chunk_keys("tag,time,host,none"), Some(timekey)).unwrap();
         let stream = stream(&[(10, "a"), (20, "a"), (30, "b"), (3600, "a"), (40, "a")]);
         let parts = splitter.split(&stream);
         let seen: Vec<_> =
@@ -223,6 +232,6 @@ mod tests {
 
     #[test]
     fn time_needs_a_timekey() {
-        assert!(Splitter::new(ChunkKeys::parse("time").unwrap(), None).is_err());
+        assert!(Splitter::new(chunk_keys("time"), None).is_err());
     }
 }

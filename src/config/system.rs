@@ -7,7 +7,7 @@ use super::error::Diagnostics;
 use super::reserved::LogLevel;
 use super::types::{FromConfig, OctalMode, Seconds, SizeBytes, TypeError};
 
-/// How many bytes of events may be in transit when `memory_limit` is not written (design: bounded memory by default).
+/// How many bytes of events may be in transit when `memory_limit` is not written (bounded memory by default).
 pub const DEFAULT_MEMORY_LIMIT_BYTES: u64 = 256 * 1024 * 1024;
 /// More workers than this are a typing error: one process plays all of them.
 const MAX_WORKERS: u32 = 1_024;

@@ -4,6 +4,8 @@
 //! `to_f` do; strict is `--strict-config-value`. Where a Rust type is narrower than Ruby's (a port is a `u16`),
 //! a number outside is an error that names the range.
 
+mod surprise;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -133,6 +135,10 @@ macro_rules! integers {
                     )
                 })
             }
+
+            fn surprise(text: &str) -> Option<String> {
+                surprise::integer(text)
+            }
         }
     )*};
 }
@@ -168,17 +174,7 @@ impl FromConfig for SizeBytes {
     }
 
     fn surprise(text: &str) -> Option<String> {
-        let rest = text.trim().trim_start_matches(|c: char| c.is_ascii_digit());
-        // `8MB` and `8MiB` are what they look like.
-        if matches!(
-            rest.to_ascii_lowercase().as_str(),
-            "" | "k" | "m" | "g" | "t" | "kb" | "mb" | "gb" | "tb"
-        ) || rest.to_ascii_lowercase().ends_with("ib")
-        {
-            return None;
-        }
-        let read = Self::from_config(text, false).ok()?;
-        Some(format!("is read as {} bytes: write whole numbers with k, m, g or t", read.0))
+        surprise::size(text)
     }
 }
 
@@ -211,16 +207,7 @@ impl FromConfig for Seconds {
     }
 
     fn surprise(text: &str) -> Option<String> {
-        let number = text.trim().trim_end_matches(['s', 'm', 'h', 'd']);
-        let whole_units = text.len() - number.len() == 1 && number.bytes().all(|byte| byte.is_ascii_digit());
-        if whole_units || text.trim().parse::<f64>().is_ok() {
-            return None;
-        }
-        let read = Self::from_config(text, false).ok()?;
-        Some(format!(
-            "is read as {} s: write whole numbers with s, m, h or d, or a plain number of seconds",
-            read.0
-        ))
+        surprise::time(text)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Fluentd's record accessor: `name`, `$.a.b[0].c`, `$['a']["b c"][0]`.
 //!
-//! Source: compat/filters_formatters.md "Record accessor"; vectors/record_accessor.jsonl.
+//! Source: Fluentd `lib/fluent/plugin_helper/record_accessor.rb`; testdata/vectors/record_accessor.jsonl.
 
 use super::msgpack::{self, Head};
 use super::value::{self, Value};

@@ -1,11 +1,11 @@
 //! Reading and skipping msgpack without allocation, and the few writers of the pass-through path.
 //!
 //! Everything here reads bytes from peers and disks: no function panics, recurses or allocates, whatever the bytes are.
-//! Source: the msgpack specification; ext types as Fluentd knows them (compat/forward-protocol.md 2).
+//! Source: the msgpack specification; ext types as Fluentd's `lib/fluent/time.rb` knows them.
 
 use bytes::BufMut;
 
-/// Deepest nesting of arrays and maps that is accepted (design.md 1), counted from the outermost: the message on the
+/// Deepest nesting of arrays and maps that is accepted, counted from the outermost: the message on the
 /// wire. Empty ones do not count. Decoders that recurse rely on it.
 pub const MAX_DEPTH: usize = 128;
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 /// An event's tag: bytes, usually a slice of what was read from the socket, so that cloning allocates nothing.
 ///
-/// Not necessarily UTF-8: the wire allows `str` and `bin` of any content (compat: in_forward).
+/// Not necessarily UTF-8: the wire allows `str` and `bin` of any content.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(Bytes);
 

@@ -18,7 +18,7 @@
 //! empty text, a map or an array as Ruby's text of it. A field that cannot be looked up (a path through a number) or a
 //! pattern that gives up keeps the event, with a warning.
 //!
-//! Source: Fluentd `filter_grep.rb`, compat/filters_formatters.md.
+//! Source: Fluentd `filter_grep.rb`.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -16,7 +16,7 @@
 //! `${record["key"]}`. A value that is exactly one placeholder keeps the type of what it stands for. `enable_ruby` is
 //! not built yet.
 //!
-//! Source: Fluentd `filter_record_transformer.rb`, compat/filters_formatters.md.
+//! Source: Fluentd `filter_record_transformer.rb`.
 
 mod expand;
 

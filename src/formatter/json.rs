@@ -1,6 +1,6 @@
 //! JSON straight from a record's msgpack bytes into a byte buffer: no `Value`, no allocation per event.
 //!
-//! Escapes, spacing and floats are those of Oj in Fluentd's settings (compat/filters_formatters.md); differences are
+//! Escapes, spacing and floats are those of Oj in Fluentd's settings; differences are
 //! where Oj would write something that is not JSON: invalid UTF-8 becomes U+FFFD, `NaN` and infinities become `null`.
 //! Both are counted.
 

@@ -135,7 +135,7 @@ pub fn format_in_pieces<'a, E: From<FormatError>>(
     if out.is_empty() { Ok(()) } else { sink(&out) }
 }
 
-/// v0.12 parameters that stand for a `<format>` section when a plugin has none (compat/inputs.md, last table). For
+/// v0.12 parameters that stand for a `<format>` section when a plugin has none (Fluentd `compat_parameters.rb`). For
 /// `foreign_parameters` of plugins that format.
 pub const FLAT_PARAMETERS: [&str; 15] = [
     "format",

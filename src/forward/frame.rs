@@ -2,7 +2,7 @@
 //!
 //! A connection carries msgpack values without framing. A message that is all there is read in one pass; one that is
 //! not leaves a [`Walker`] behind, which goes on where the bytes ended, so that a large message is never scanned from
-//! its start again. Small Message-mode messages of one read are joined into one stream (peers.md, case c).
+//! its start again. Small Message-mode messages of one read are joined into one stream.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -119,6 +119,11 @@ impl Compressed {
     /// Bytes on the wire.
     pub fn wire_bytes(&self) -> usize {
         self.wire_bytes
+    }
+
+    /// The option map.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     /// Inflates and scans the entries.

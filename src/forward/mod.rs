@@ -2,7 +2,7 @@
 //!
 //! Knows nothing of sockets, tasks, files or plugins. Reading: [`FrameReader`] turns bytes into [`Item`]s;
 //! [`mode`] checks the entries of a message without decoding them; [`ack`] writes the answer. Writing: [`encode`].
-//! Source: Fluentd's forward protocol specification v1 and compat/forward-protocol.md.
+//! Source: Fluentd's forward protocol specification v1 and `in_forward.rb`, `out_forward.rb`.
 
 pub mod ack;
 pub mod encode;

@@ -2,7 +2,7 @@
 //!
 //! A clean stream passes on as the bytes that came. Entries that a Fluentd of any generation would drop or choke on
 //! are cut out and replaced: time 0 becomes now, a float keeps its fraction as EventTime, `[[time, metadata], record]`
-//! is unwrapped, invalid entries are dropped. Source: compat/forward-protocol.md 2.
+//! is unwrapped, invalid entries are dropped. Source: Fluentd `in_forward.rb`.
 
 use bytes::{BufMut, Bytes, BytesMut};
 

@@ -1,4 +1,4 @@
-//! The option map of a message. Source: compat/forward-protocol.md 2.
+//! The option map of a message. Source: Fluentd `in_forward.rb`.
 
 use std::ops::Range;
 
@@ -40,7 +40,7 @@ pub struct Options {
     pub compressed: Compression,
     /// 0 for logs; Fluent Bit sends metrics, traces and profiles with other values.
     pub fluent_signal: i64,
-    /// The map came as map 32, as only Fluent Bit writes it: its chunk ids are content hashes (design.md 2.4).
+    /// The map came as map 32, as only Fluent Bit writes it: its chunk ids are content hashes.
     pub map32: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Fixture streams of the real in_forward, odd inputs of compat/forward-protocol.md, and random messages.
+//! Fixture streams of the real in_forward, odd inputs, and random messages.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -22,7 +22,12 @@ use crate::net::resolve;
 /// Connections at a time on one port: monitors are few, and a flood must not take the descriptors of the event path.
 const MAX_CONNECTIONS: usize = 64;
 
-/// A connection that neither sends nor takes a byte for so long is closed: it is forgotten, or slow on purpose.
+/// A request must be complete so long after the connection was made, or after its first byte on a kept connection:
+/// our clients send a few hundred bytes at once, and who sends half of them must not hold a place.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+
+/// An answered connection that neither sends nor takes a byte for so long is closed: it is forgotten, or slow on
+/// purpose. While all places are taken, [`REQUEST_LIMIT`] holds instead.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long answers under way may take at shutdown.
@@ -115,8 +120,7 @@ impl Listener for Bounded {
             // The semaphore is never closed.
             let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { continue };
             let (stream, address) = self.acceptor.accept().await;
-            let idle = Box::pin(tokio::time::sleep(IDLE_LIMIT));
-            return (Connection { stream, idle, _permit: permit }, address);
+            return (Connection::new(stream, permit, Arc::clone(&self.permits)), address);
         }
     }
 
@@ -125,24 +129,50 @@ impl Listener for Bounded {
     }
 }
 
-/// A connection that ends when nothing moves.
+/// What a connection is at. The parser above tells nothing, but bytes do: requests are read, answers written.
+#[derive(Clone, Copy)]
+enum Phase {
+    /// A request is awaited or comes in; its time does not grow with its bytes.
+    Request,
+    /// An answer goes out or has gone out; when its last byte moved.
+    Answered(Instant),
+}
+
+/// A connection that ends when a request takes too long or nothing moves.
 struct Connection {
     stream: TcpStream,
-    idle: Pin<Box<Sleep>>,
+    phase: Phase,
+    /// Rings when the phase has to be looked at.
+    timer: Pin<Box<Sleep>>,
+    /// Places on this port.
+    permits: Arc<Semaphore>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    /// The result of a read or write: progress pushes the end further away, waiting meets it.
-    fn watch<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
-            self.idle.as_mut().reset(Instant::now() + IDLE_LIMIT);
-            return polled;
+    fn new(stream: TcpStream, permit: OwnedSemaphorePermit, permits: Arc<Semaphore>) -> Self {
+        let timer = Box::pin(tokio::time::sleep(REQUEST_LIMIT));
+        Self { stream, phase: Phase::Request, timer, permits, _permit: permit }
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.timer.as_mut().reset(Instant::now() + REQUEST_LIMIT);
+    }
+
+    /// Nothing can be read or written now: pending, or an error when that has lasted too long.
+    fn wait<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        while self.timer.as_mut().poll(context).is_ready() {
+            // The listener itself holds a place while it waits for a connection, so this begins one early.
+            let crowded = self.permits.available_permits() == 0;
+            match self.phase {
+                Phase::Answered(moved) if !crowded && moved.elapsed() < IDLE_LIMIT => {
+                    self.timer.as_mut().reset(Instant::now() + REQUEST_LIMIT);
+                }
+                _ => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            }
         }
-        match self.idle.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
+        Poll::Pending
     }
 }
 
@@ -152,8 +182,21 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.watch(context, polled)
+        let before = buffer.filled().len();
+        if Pin::new(&mut self.stream).poll_read(context, buffer)?.is_pending() {
+            return self.wait(context);
+        }
+        if buffer.filled().len() > before {
+            match self.phase {
+                Phase::Answered(_) => self.enter(Phase::Request),
+                // One byte at a time is always ready in the end, so the time is looked at here too.
+                Phase::Request if self.timer.is_elapsed() => {
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+                Phase::Request => {}
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -163,8 +206,11 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(context, data);
-        self.watch(context, polled)
+        let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, data)? else {
+            return self.wait(context);
+        };
+        self.enter(Phase::Answered(Instant::now()));
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -187,4 +233,82 @@ pub(super) async fn get(address: SocketAddr, target: &str) -> (String, String) {
     stream.read_to_string(&mut text).await.expect("read");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head");
     (head.to_owned(), body.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// What waits for a place gets one when those before it had their time.
+    const PLACE_LIMIT: Duration = Duration::from_secs(10);
+
+    fn serve() -> (HttpServer, SocketAddr) {
+        let mut server = HttpServer::bind("test", "127.0.0.1", 0, 1).expect("bound");
+        let address = server.addresses()[0];
+        server.start(&Router::new().route("/", axum::routing::get(|| async { "page" })));
+        (server, address)
+    }
+
+    /// One request on a connection that stays open, and its whole answer.
+    async fn ask(stream: &mut TcpStream) {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"page") {
+            assert_ne!(stream.read_buf(&mut answer).await.expect("read"), 0, "{answer:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn half_requests_give_their_places_back() {
+        let (mut server, address) = serve();
+        let mut half = Vec::new();
+        for at in 0..MAX_CONNECTIONS + 6 {
+            let mut stream = TcpStream::connect(address).await.expect("connected");
+            let text: &[u8] = [&b"GET / HT"[..], b"GET / HTTP/1.1\r\nHost: x\r\n", b""][at % 3];
+            stream.write_all(text).await.expect("sent");
+            half.push(stream);
+        }
+        // One more that never stops sending its headers.
+        let mut trickle = TcpStream::connect(address).await.expect("connected");
+        trickle.write_all(b"GET / HTTP/1.1\r\n").await.expect("sent");
+        let trickle = tokio::spawn(async move {
+            while trickle.write_all(b"A: b\r\n").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        });
+        let answer = tokio::time::timeout(PLACE_LIMIT, get(address, "/")).await.expect("in time");
+        assert_eq!(answer.1, "page");
+        tokio::time::timeout(PLACE_LIMIT, trickle).await.expect("is ended").expect("no panic");
+        drop(half);
+        server.stop().await;
+    }
+
+    #[tokio::test]
+    async fn idle_connections_make_room_when_all_places_are_taken() {
+        let (mut server, address) = serve();
+        let mut kept = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            let mut stream = TcpStream::connect(address).await.expect("connected");
+            ask(&mut stream).await;
+            kept.push(stream);
+        }
+        let answer = tokio::time::timeout(PLACE_LIMIT, get(address, "/")).await.expect("in time");
+        assert_eq!(answer.1, "page");
+        drop(kept);
+        server.stop().await;
+    }
+
+    /// A scraper keeps its connection from one scrape to the next.
+    #[tokio::test]
+    async fn a_kept_connection_outlives_the_limit_of_a_request() {
+        let (mut server, address) = serve();
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        ask(&mut stream).await;
+        tokio::time::sleep(REQUEST_LIMIT + Duration::from_secs(1)).await;
+        ask(&mut stream).await;
+        drop(stream);
+        server.stop().await;
+    }
 }

@@ -16,7 +16,7 @@
 //! aggregator at once; while all of them are full, new connections are reset and UDP heartbeats stay unanswered.
 //! Clients that have spoken may be silent for ever; vanished hosts are found by TCP keepalive.
 //!
-//! Parameters are Fluentd's in_forward (compat/forward-protocol.md 6), and three of our own.
+//! Parameters are those of Fluentd's `in_forward.rb`, and three of our own.
 
 mod batch;
 mod connection;
@@ -162,7 +162,7 @@ struct Settings {
 }
 
 /// Longest wait for room in the memory budget before the connection is reset. A receiver that just stops reading
-/// freezes an old Fluentd for good (migration-traps.md 1).
+/// freezes an old Fluentd for good.
 const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(5);
 
 impl Settings {
@@ -199,6 +199,7 @@ struct Counters {
     acks: AtomicU64,
     torn_bytes: AtomicU64,
     signals: AtomicU64,
+    late: AtomicU64,
 }
 
 impl Counters {
@@ -209,7 +210,7 @@ impl Counters {
     /// The page adds the label `plugin_id`.
     fn samples(&self) -> Vec<Sample> {
         use SampleKind::{Counter, Gauge};
-        let figures: [(&'static str, &'static str, SampleKind, &AtomicU64); 9] = [
+        let figures: [(&'static str, &'static str, SampleKind, &AtomicU64); 10] = [
             ("tributary_forward_connections", "Open connections.", Gauge, &self.open),
             ("tributary_forward_accepted_total", "Connections accepted.", Counter, &self.accepted),
             (
@@ -226,6 +227,12 @@ impl Counters {
                 &self.received_bytes,
             ),
             ("tributary_forward_messages_total", "Messages read.", Counter, &self.messages),
+            (
+                "tributary_forward_late_total",
+                "Messages that asked for an ack after our FIN at a stop, left to their senders to send again.",
+                Counter,
+                &self.late,
+            ),
             ("tributary_forward_acks_total", "Acknowledgements sent.", Counter, &self.acks),
             (
                 "tributary_forward_torn_bytes_total",

@@ -11,7 +11,7 @@
 //! `GET /api/plugins.json`, `/api/plugins`, `/api/config.json`, `/api/config`; plugins are chosen by `?tag=`, `?@id=`,
 //! `?@type=`. With `tag` each plugin's figures are also sent as an event every `emit_interval`.
 //!
-//! Source: Fluentd `in_monitor_agent.rb`, compat/metrics.md 1.
+//! Source: Fluentd `in_monitor_agent.rb`.
 
 mod fields;
 

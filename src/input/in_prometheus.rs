@@ -17,7 +17,7 @@
 //! The metrics of `prometheus_monitor` and `prometheus_output_monitor` are there without those sources; with them their
 //! `<labels>` are added. Figures are read when they are asked for, so `interval` has no effect.
 //!
-//! Source: fluent-plugin-prometheus README, compat/metrics.md 3.
+//! Source: fluent-plugin-prometheus README.
 
 mod exposition;
 mod monitors;

@@ -12,7 +12,7 @@
 //!
 //! Events that the pipeline refuses (a full buffer) are offered again until it takes them; meanwhile none are made.
 //!
-//! Source: Fluentd `in_sample.rb`, compat/inputs.md.
+//! Source: Fluentd `in_sample.rb`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

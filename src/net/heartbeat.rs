@@ -1,5 +1,5 @@
 //! UDP that answers from the address that was asked, also on a socket bound to every address: a sender with a
-//! connected socket (Fluentd's UDP heartbeat) takes no answer from any other (compat/migration-traps.md 17).
+//! connected socket (Fluentd's UDP heartbeat) takes no answer from any other.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;

@@ -11,8 +11,13 @@
 //! </buffer>
 //! ```
 
+mod flat;
+mod keys;
+
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use flat::refuse_flat;
 
 use super::Buffering;
 use super::retry::{RetryKind, RetryPolicy};
@@ -21,7 +26,7 @@ use crate::buffer::{
     BufferConfig, BufferKind, ChunkKeys, FLUSH_INTERVAL, FileConfig, FlushMode, FlushRules, Fsync,
     OverflowAction, Splitter, Timekey, TimekeyFlush,
 };
-use crate::config::{Diagnostics, Element, FsyncPolicy, OctalMode, Seconds, SizeBytes, SystemConfig};
+use crate::config::{Diagnostics, Element, FsyncPolicy, OctalMode, Seconds, SizeBytes, Span, SystemConfig};
 use crate::time::Zone;
 use crate::{config_enum, params};
 
@@ -158,8 +163,6 @@ pub struct BufferContext<'a> {
     pub plugin_id: &'a str,
     /// True if the id was written: `root_dir` paths need that.
     pub has_id: bool,
-    /// How the plugin stands to buffers.
-    pub buffering: Buffering,
     /// The path a file buffer takes when none is written.
     pub default_path: Option<String>,
     /// `<system>`.
@@ -176,18 +179,42 @@ pub fn refuse(section: &Element, plugin: &str, diagnostics: &mut Diagnostics) {
     );
 }
 
-/// Reads `<buffer>` of an output section. `Ok(None)`: the output has no buffer. `None` in the end: faults were found.
-pub fn read(
+/// How an output's events are spread over chunks.
+#[derive(Clone, Debug, Default)]
+pub struct Chunking {
+    /// The chunk keys in force; none without a buffer.
+    pub keys: ChunkKeys,
+    /// The time slots, when `time` is a key.
+    pub timekey: Option<Timekey>,
+}
+
+impl Chunking {
+    /// The zone of the time slots; that of the machine without them.
+    pub fn zone(&self) -> Zone {
+        self.timekey.as_ref().map_or_else(Zone::local, |timekey| timekey.zone.clone())
+    }
+}
+
+/// A `<buffer>` section of which the output may already know how its events are spread.
+pub struct BufferSection {
+    span: Span,
+    params: BufferParams,
+    default_type: &'static str,
+    chunking: Option<Chunking>,
+}
+
+/// Reads `<buffer>` of an output section. `Some(None)`: the output has no buffer. `None`: faults were found.
+pub fn open(
     output: &Element,
-    context: &BufferContext<'_>,
+    buffering: Buffering,
     diagnostics: &mut Diagnostics,
-) -> Option<Option<BufferSettings>> {
+) -> Option<Option<BufferSection>> {
     let sections: Vec<&Element> = output.children_named("buffer").collect();
     if let Some(second) = sections.get(1) {
         diagnostics.fault(&second.span, "'<buffer>' section cannot be written twice or more");
         return None;
     }
-    let (default_keys, default_type, default_timekey) = match (context.buffering, sections.first()) {
+    let (default_keys, default_type, default_timekey) = match (buffering, sections.first()) {
         (Buffering::Never, None) | (Buffering::Optional { .. }, None) => return Some(None),
         (Buffering::Never, Some(section)) => {
             refuse(section, output.type_name().unwrap_or_default(), diagnostics);
@@ -198,56 +225,33 @@ pub fn read(
             (default_keys, default_type, default_timekey_seconds)
         }
     };
-    let empty = Element { span: output.span.clone(), ..Element::new("buffer", "") };
-    let section = sections.first().copied().unwrap_or(&empty);
+    let flat;
+    let section = match sections.first() {
+        Some(section) => *section,
+        None => {
+            flat = flat::section(output, buffering, diagnostics)?;
+            &flat
+        }
+    };
     let params = BufferParams::from_element(section, diagnostics)?;
-    let reader = Reader { section, params: &params, context };
-    reader.settings(default_keys, default_type, default_timekey, diagnostics).map(Some)
+    let mut section = BufferSection { span: section.span.clone(), params, default_type, chunking: None };
+    section.chunking = section.read_chunking(default_keys, default_timekey, diagnostics);
+    Some(Some(section))
 }
 
-struct Reader<'a> {
-    section: &'a Element,
-    params: &'a BufferParams,
-    context: &'a BufferContext<'a>,
-}
+impl BufferSection {
+    /// How events are spread; `None` when faults were found there.
+    pub fn chunking(&self) -> Option<&Chunking> {
+        self.chunking.as_ref()
+    }
 
-impl Reader<'_> {
-    fn settings(
+    /// The rest of the section. `None`: faults were found.
+    pub fn settings(
         &self,
-        default_keys: &[&str],
-        default_type: &str,
-        default_timekey: Option<i64>,
+        context: &BufferContext<'_>,
         diagnostics: &mut Diagnostics,
     ) -> Option<BufferSettings> {
-        let keys = self.keys(default_keys, diagnostics);
-        let kind = self.params.buffer_type.as_deref().unwrap_or(default_type);
-        let buffer = match kind {
-            "memory" => Some(BufferConfig::memory(self.context.plugin_id)),
-            "file" => self.file(diagnostics),
-            "file_single" => {
-                self.fault(diagnostics, "buffer type 'file_single' is not built yet", "memory, file")
-            }
-            other => self.fault(diagnostics, format!("Unknown buffer plugin '{other}'"), "memory, file"),
-        };
-        let (keys, mut buffer) = (keys?, buffer?);
-        let timekey = self.timekey(&keys, default_timekey, diagnostics)?;
-        buffer.flush = self.flush_rules(timekey.as_ref(), diagnostics)?;
-        let splitter = match Splitter::new(keys, timekey) {
-            Ok(splitter) => splitter,
-            Err(error) => return self.fault(diagnostics, error.to_string(), CHUNK_KEYS),
-        };
-        self.limits(&mut buffer);
-        let persistent = matches!(buffer.kind, BufferKind::File(_));
-        Some(BufferSettings {
-            buffer,
-            runner: RunnerConfig {
-                flush_thread_count: self.params.flush_thread_count,
-                retry: self.retry(),
-                slow_flush_threshold: self.context.slow_flush_threshold,
-            },
-            splitter,
-            flush_at_shutdown: self.params.flush_at_shutdown.unwrap_or(!persistent),
-        })
+        Reader { section: self, params: &self.params, context }.settings(diagnostics)
     }
 
     fn fault<T>(
@@ -256,53 +260,25 @@ impl Reader<'_> {
         message: impl Into<String>,
         expected: &str,
     ) -> Option<T> {
-        diagnostics.fault(&self.section.span, message).expected(expected);
+        diagnostics.fault(&self.span, message).expected(expected);
         None
     }
 
-    fn keys(&self, default_keys: &[&str], diagnostics: &mut Diagnostics) -> Option<ChunkKeys> {
+    fn read_chunking(
+        &self,
+        default_keys: &[&str],
+        default_timekey: Option<i64>,
+        diagnostics: &mut Diagnostics,
+    ) -> Option<Chunking> {
         let written = self.params.keys.trim();
         // An empty argument means the plugin's own keys; `[]` means none.
         let argument = if written.is_empty() { default_keys.join(",") } else { written.to_owned() };
-        match ChunkKeys::parse(&argument) {
-            Ok(keys) => Some(keys),
-            Err(error) => self.fault(diagnostics, error.to_string(), CHUNK_KEYS),
-        }
-    }
-
-    fn file(&self, diagnostics: &mut Diagnostics) -> Option<BufferConfig> {
-        let system = self.context.system;
-        let from_root = || {
-            let root = system.root_dir.as_ref().filter(|_| self.context.has_id)?;
-            Some(PathBuf::from(root).join("worker0").join(self.context.plugin_id).join("buffer"))
+        let keys = match keys::parse(&argument) {
+            Ok(keys) => keys,
+            Err(error) => return self.fault(diagnostics, error.to_string(), CHUNK_KEYS),
         };
-        let path = self.params.path.clone().map(PathBuf::from).or_else(from_root);
-        let Some(path) = path.or_else(|| self.context.default_path.clone().map(PathBuf::from)) else {
-            return self.fault(
-                diagnostics,
-                "'path' parameter is required",
-                "a path in <buffer>, or <system> root_dir together with @id",
-            );
-        };
-        let mut file = FileConfig::new(path);
-        file.fsync = self.fsync();
-        if let Some(mode) = self.params.file_permission.as_ref().or(system.file_permission.as_ref()) {
-            file.file_permission = mode.0;
-        }
-        if let Some(mode) = self.params.dir_permission.as_ref().or(system.dir_permission.as_ref()) {
-            file.dir_permission = mode.0;
-        }
-        let mut config = BufferConfig::file(self.context.plugin_id, "");
-        config.kind = BufferKind::File(file);
-        Some(config)
-    }
-
-    fn fsync(&self) -> Fsync {
-        match self.params.fsync.unwrap_or(self.context.system.fsync) {
-            FsyncPolicy::Ack => Fsync::Ack,
-            FsyncPolicy::Interval(seconds) => Fsync::Interval(seconds.duration()),
-            FsyncPolicy::Off => Fsync::Off,
-        }
+        let timekey = self.timekey(&keys, default_timekey, diagnostics)?;
+        Some(Chunking { keys, timekey })
     }
 
     fn timekey(
@@ -341,6 +317,81 @@ impl Reader<'_> {
         };
         Some(Some(Timekey { unit_seconds: unit, zone }))
     }
+}
+
+struct Reader<'a> {
+    section: &'a BufferSection,
+    params: &'a BufferParams,
+    context: &'a BufferContext<'a>,
+}
+
+impl Reader<'_> {
+    fn settings(&self, diagnostics: &mut Diagnostics) -> Option<BufferSettings> {
+        let kind = self.params.buffer_type.as_deref().unwrap_or(self.section.default_type);
+        let buffer = match kind {
+            "memory" => Some(BufferConfig::memory(self.context.plugin_id)),
+            "file" => self.file(diagnostics),
+            "file_single" => {
+                self.section.fault(diagnostics, "buffer type 'file_single' is not built yet", "memory, file")
+            }
+            other => {
+                self.section.fault(diagnostics, format!("Unknown buffer plugin '{other}'"), "memory, file")
+            }
+        };
+        let (Chunking { keys, timekey }, mut buffer) = (self.section.chunking.clone()?, buffer?);
+        buffer.flush = self.flush_rules(timekey.as_ref(), diagnostics)?;
+        let splitter = match Splitter::new(keys, timekey) {
+            Ok(splitter) => splitter,
+            Err(error) => return self.section.fault(diagnostics, error.to_string(), CHUNK_KEYS),
+        };
+        self.limits(&mut buffer);
+        let persistent = matches!(buffer.kind, BufferKind::File(_));
+        Some(BufferSettings {
+            buffer,
+            runner: RunnerConfig {
+                flush_thread_count: self.params.flush_thread_count,
+                retry: self.retry(),
+                slow_flush_threshold: self.context.slow_flush_threshold,
+            },
+            splitter,
+            flush_at_shutdown: self.params.flush_at_shutdown.unwrap_or(!persistent),
+        })
+    }
+
+    fn file(&self, diagnostics: &mut Diagnostics) -> Option<BufferConfig> {
+        let system = self.context.system;
+        let from_root = || {
+            let root = system.root_dir.as_ref().filter(|_| self.context.has_id)?;
+            Some(PathBuf::from(root).join("worker0").join(self.context.plugin_id).join("buffer"))
+        };
+        let path = self.params.path.clone().map(PathBuf::from).or_else(from_root);
+        let Some(path) = path.or_else(|| self.context.default_path.clone().map(PathBuf::from)) else {
+            return self.section.fault(
+                diagnostics,
+                "'path' parameter is required",
+                "a path in <buffer>, or <system> root_dir together with @id",
+            );
+        };
+        let mut file = FileConfig::new(path);
+        file.fsync = self.fsync();
+        if let Some(mode) = self.params.file_permission.as_ref().or(system.file_permission.as_ref()) {
+            file.file_permission = mode.0;
+        }
+        if let Some(mode) = self.params.dir_permission.as_ref().or(system.dir_permission.as_ref()) {
+            file.dir_permission = mode.0;
+        }
+        let mut config = BufferConfig::file(self.context.plugin_id, "");
+        config.kind = BufferKind::File(file);
+        Some(config)
+    }
+
+    fn fsync(&self) -> Fsync {
+        match self.params.fsync.unwrap_or(self.context.system.fsync) {
+            FsyncPolicy::Ack => Fsync::Ack,
+            FsyncPolicy::Interval(seconds) => Fsync::Interval(seconds.duration()),
+            FsyncPolicy::Off => Fsync::Off,
+        }
+    }
 
     fn flush_rules(&self, timekey: Option<&Timekey>, diagnostics: &mut Diagnostics) -> Option<FlushRules> {
         let params = self.params;
@@ -357,7 +408,7 @@ impl Reader<'_> {
                 diagnostics.warning(&self.section.span, format!("{message}'flush_interval' is ignored"));
             } else {
                 let mode = params.flush_mode.as_str();
-                return self.fault(diagnostics, format!("{message}'{mode}'"), "flush_mode interval");
+                return self.section.fault(diagnostics, format!("{message}'{mode}'"), "flush_mode interval");
             }
         }
         Some(FlushRules {
@@ -435,13 +486,14 @@ mod tests {
         let context = BufferContext {
             plugin_id: "out",
             has_id: true,
-            buffering: Buffering::Optional { default_keys: &[] },
             default_path: None,
             system: &system,
             slow_flush_threshold: Duration::from_secs(20),
         };
-        let settings = read(&output, &context, &mut Diagnostics::new());
-        settings.flatten().expect("settings").buffer.total_limit_bytes
+        let mut diagnostics = Diagnostics::new();
+        let buffering = Buffering::Optional { default_keys: &[] };
+        let section = open(&output, buffering, &mut diagnostics).flatten().expect("section");
+        section.settings(&context, &mut diagnostics).expect("settings").buffer.total_limit_bytes
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::buffer::Chunk;
 use crate::config::{BuildError, Diagnostics, Element, SectionSpec};
 use crate::event::EventStream;
 use crate::telemetry::PluginMetrics;
+use buffer_section::Chunking;
 
 /// Every output that is built. (copy and relabel are the router's: they have other outputs or labels behind them.)
 pub const OUTPUTS: &[&OutputPlugin] =
@@ -37,9 +38,13 @@ pub struct OutputPlugin {
     pub spec: &'static SectionSpec,
     /// Whether it buffers.
     pub buffering: Buffering,
-    /// Section text -> typed configuration. Touches nothing; every fault goes to the diagnostics.
-    pub configure: fn(&Element, &mut Diagnostics) -> Option<Box<dyn OutputConfig>>,
+    /// Section text -> typed configuration.
+    pub configure: Configure,
 }
+
+/// Section text -> typed configuration. Touches nothing; every fault goes to the diagnostics. The second argument is
+/// what `<buffer>` says about chunk keys and time slots, already checked; `None` when there were faults.
+pub type Configure = fn(&Element, Option<&Chunking>, &mut Diagnostics) -> Option<Box<dyn OutputConfig>>;
 
 /// How a plugin stands to buffers.
 #[derive(Clone, Copy, Debug)]
@@ -80,8 +85,6 @@ pub struct OutputContext {
     pub metrics: Arc<PluginMetrics>,
     /// `<system>` settings.
     pub system: Arc<crate::config::SystemConfig>,
-    /// The chunk keys in force, for placeholders; empty without buffer.
-    pub chunk_keys: crate::buffer::ChunkKeys,
 }
 
 /// A running output.

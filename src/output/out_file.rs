@@ -18,7 +18,7 @@
 //! `append false` a file appears under its name only when it is whole. With `append true` a failed write is taken back
 //! to the length before; after a crash inside a write the torn line is ended first, so that it spoils no other.
 //!
-//! Source: Fluentd `out_file.rb`, compat/outputs.md.
+//! Source: Fluentd `out_file.rb`.
 
 mod path;
 mod writer;
@@ -28,14 +28,14 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
 
+use super::buffer_section::Chunking;
 use super::placeholder::{self, Template};
 use super::{Buffering, Output, OutputConfig, OutputContext, OutputPlugin, WriteError};
-use crate::buffer::{Chunk, ChunkKeys};
-use crate::config::{BuildError, Diagnostics, Element, FromConfig as _, FsyncPolicy, OctalMode, Seconds};
+use crate::buffer::Chunk;
+use crate::config::{BuildError, Diagnostics, Element, FsyncPolicy, OctalMode};
 use crate::formatter::{self, Formatter, Scratch};
 use crate::telemetry::PluginMetrics;
-use crate::time::Zone;
-use path::{PathError, PathTemplate, TimeSlices};
+use path::{PathError, PathTemplate};
 use writer::{FileWriter, Permissions, WriteFault};
 
 /// `timekey` when the configuration is silent (Fluentd's default for this plugin): a day.
@@ -85,28 +85,43 @@ pub const PLUGIN: OutputPlugin = OutputPlugin {
     configure,
 };
 
-fn configure(element: &Element, diagnostics: &mut Diagnostics) -> Option<Box<dyn OutputConfig>> {
+fn configure(
+    element: &Element,
+    chunking: Option<&Chunking>,
+    diagnostics: &mut Diagnostics,
+) -> Option<Box<dyn OutputConfig>> {
     let params = OutFileParams::from_element(element, diagnostics);
     let formatter = formatter::configure_for(element, "out_file", diagnostics);
-    let slicing = Slicing::read(element, diagnostics);
-    let (params, formatter, slicing) = (params?, formatter?, slicing?);
+    let (params, formatter, chunking) = (params?, formatter?, chunking?.clone());
+    let path = path_template(&params, element, &chunking, diagnostics)?;
+    Some(Box::new(FileConfig { params, formatter, path, chunking }))
+}
+
+/// How files are named, checked against the chunk keys.
+fn path_template(
+    params: &OutFileParams,
+    element: &Element,
+    chunking: &Chunking,
+    diagnostics: &mut Diagnostics,
+) -> Option<PathTemplate> {
+    let slice_format = chunking.timekey.as_ref().map(|timekey| match element.text("time_slice_format") {
+        Some(format) => format,
+        None => path::timekey_format(Some(timekey.unit_seconds)),
+    });
     let span = element.param("path").map_or(&params.span, |param| &param.span);
     let suffix = if params.add_path_suffix { params.path_suffix.as_str() } else { "" };
-    let path = match PathTemplate::new(&params.path, slicing.slices.as_ref(), params.append, suffix) {
+    let path = match PathTemplate::new(&params.path, slice_format, params.append, suffix) {
         Ok(path) => path,
         Err(error) => {
             report_path(error, span, diagnostics);
             return None;
         }
     };
-    let faults = placeholder::validate(&path.to_string(), &slicing.keys);
-    if !faults.is_empty() {
-        for fault in faults {
-            diagnostics.fault(span, format!("Parameter 'path: {path}' {fault}"));
-        }
-        return None;
+    let faults = placeholder::validate(&path.to_string(), &chunking.keys);
+    for fault in &faults {
+        diagnostics.fault(span, format!("Parameter 'path: {path}' {fault}"));
     }
-    Some(Box::new(FileConfig { params, formatter, path, slicing }))
+    faults.is_empty().then_some(path)
 }
 
 fn report_path(error: PathError, span: &crate::config::Span, diagnostics: &mut Diagnostics) {
@@ -117,87 +132,17 @@ fn report_path(error: PathError, span: &crate::config::Span, diagnostics: &mut D
     diagnostics.fault(span, error.to_string()).hint(hint);
 }
 
-/// What `<buffer>` (or flat v0.12 parameters) say that decides file names.
-#[derive(Debug)]
-struct Slicing {
-    keys: ChunkKeys,
-    /// `None` without chunk key `time`.
-    slices: Option<TimeSlices>,
-    zone: Zone,
-}
-
-impl Slicing {
-    /// Reads only what it needs; the buffer's own reader checks the section and reports unknown names.
-    fn read(element: &Element, diagnostics: &mut Diagnostics) -> Option<Self> {
-        let nothing = Element::new("buffer", "");
-        let buffer = element.child("buffer").unwrap_or(&nothing);
-        let keys = read_keys(&buffer.argument);
-        let flat_format = element.text("time_slice_format").filter(|_| element.child("buffer").is_none());
-        let timekey = match (flat_format, buffer.text("timekey")) {
-            (Some(format), _) => path::timekey_of_format(format),
-            // A value that is no time is reported by the buffer's own reader.
-            (None, Some(text)) => {
-                Some(Seconds::from_config(text, false).map_or(0, |seconds| seconds.0 as i64))
-            }
-            (None, None) => Some(DEFAULT_TIMEKEY_SECONDS),
-        };
-        let Some(timekey_seconds) = timekey else {
-            let span = element.param("time_slice_format").map_or(&element.span, |param| &param.span);
-            diagnostics.fault(span, "time_slice_format only with %Y or %m is too long");
-            return None;
-        };
-        let slices = keys.time.then(|| TimeSlices {
-            timekey_seconds,
-            format: flat_format
-                .map_or_else(|| path::timekey_format(Some(timekey_seconds)).to_owned(), str::to_owned),
-        });
-        let zone = read_zone(element, buffer, diagnostics)?;
-        Some(Self { keys, slices, zone })
-    }
-}
-
-fn read_keys(argument: &str) -> ChunkKeys {
-    if argument.trim().is_empty() {
-        return ChunkKeys { time: true, ..ChunkKeys::default() };
-    }
-    let mut keys = ChunkKeys::default();
-    for key in Vec::<String>::from_config(argument, false).unwrap_or_default() {
-        match key.as_str() {
-            "tag" => keys.tag = true,
-            "time" => keys.time = true,
-            "" => {}
-            _ => keys.fields.push(key),
-        }
-    }
-    keys
-}
-
-fn read_zone(plugin: &Element, buffer: &Element, diagnostics: &mut Diagnostics) -> Option<Zone> {
-    let utc = buffer.text("timekey_use_utc").is_some_and(|text| bool::from_config(text, false) == Ok(true));
-    let name = match plugin.child("buffer") {
-        Some(buffer) => buffer.text("timekey_zone"),
-        None => plugin.text("timezone"),
-    };
-    match name {
-        _ if utc => Some(Zone::Utc),
-        None => Some(Zone::local()),
-        Some(name) => {
-            Zone::parse(name).map_err(|error| diagnostics.fault(&buffer.span, error.to_string())).ok()
-        }
-    }
-}
-
 struct FileConfig {
     params: OutFileParams,
     formatter: Arc<dyn Formatter>,
     path: PathTemplate,
-    slicing: Slicing,
+    chunking: Chunking,
 }
 
 impl OutputConfig for FileConfig {
     fn build(self: Box<Self>, context: OutputContext) -> Result<Arc<dyn Output>, BuildError> {
-        let keys = &self.slicing.keys;
-        let template = |text: &str| Template::new(text, keys, self.slicing.zone.clone());
+        let (keys, zone) = (&self.chunking.keys, self.chunking.zone());
+        let template = |text: &str| Template::new(text, keys, zone.clone());
         writer::check_writable(&self.path.before).map_err(BuildError)?;
         let mode = |mode: Option<OctalMode>, silent: u32| mode.map_or(silent, |mode| mode.0);
         let silent = Permissions::default();

@@ -43,6 +43,7 @@ use self::upstream::Server;
 use crate::buffer::Chunk;
 use crate::config::{BuildError, Diagnostics, Element, Seconds};
 use crate::net::resolve;
+use crate::output::buffer_section::Chunking;
 use crate::output::{Buffering, Output, OutputConfig, OutputContext, OutputPlugin, WriteError};
 use crate::params;
 
@@ -163,7 +164,17 @@ const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Probes are never closer than this, whatever `heartbeat_interval` says.
 const HEARTBEAT_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-fn configure(element: &Element, diagnostics: &mut Diagnostics) -> Option<Box<dyn OutputConfig>> {
+fn configure(
+    element: &Element,
+    chunking: Option<&Chunking>,
+    diagnostics: &mut Diagnostics,
+) -> Option<Box<dyn OutputConfig>> {
+    if chunking.is_some_and(|chunking| !chunking.keys.tag) {
+        let span = element.child("buffer").map_or(&element.span, |section| &section.span);
+        diagnostics
+            .fault(span, "buffer chunk key must include 'tag' to use forward")
+            .expected("<buffer tag>, with further keys after a comma");
+    }
     let params = ForwardParams::from_element(element, diagnostics)?;
     if params.server.is_empty() {
         diagnostics
@@ -250,12 +261,6 @@ struct ForwardConfig {
 
 impl OutputConfig for ForwardConfig {
     fn build(self: Box<Self>, context: OutputContext) -> Result<Arc<dyn Output>, BuildError> {
-        if !context.chunk_keys.tag {
-            return Err(BuildError(format!(
-                "{}: buffer chunk key must include 'tag' to use forward: write <buffer tag>",
-                context.plugin_id
-            )));
-        }
         let addresses = first_addresses(&self.settings, &context.plugin_id)?;
         if self.settings.verify_connection_at_startup {
             verify_connections(&self.settings, &addresses)?;

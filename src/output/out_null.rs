@@ -6,12 +6,13 @@
 //! </match>
 //! ```
 //!
-//! Source: Fluentd `out_null.rb`, compat/outputs.md.
+//! Source: Fluentd `out_null.rb`.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use super::buffer_section::Chunking;
 use super::{Buffering, Output, OutputConfig, OutputContext, OutputPlugin, WriteError};
 use crate::buffer::Chunk;
 use crate::config::{BuildError, Diagnostics, Element};
@@ -34,7 +35,11 @@ pub const PLUGIN: OutputPlugin = OutputPlugin {
     configure,
 };
 
-fn configure(element: &Element, diagnostics: &mut Diagnostics) -> Option<Box<dyn OutputConfig>> {
+fn configure(
+    element: &Element,
+    _: Option<&Chunking>,
+    diagnostics: &mut Diagnostics,
+) -> Option<Box<dyn OutputConfig>> {
     NullParams::from_element(element, diagnostics)
         .map(|params| Box::new(NullOutput { never_flush: params.never_flush }) as Box<dyn OutputConfig>)
 }

@@ -11,13 +11,14 @@
 //!
 //! Without `<buffer>` each batch is written before its sender is confirmed.
 //!
-//! Source: Fluentd `out_stdout.rb`, compat/outputs.md.
+//! Source: Fluentd `out_stdout.rb`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
 
+use super::buffer_section::Chunking;
 use super::{Buffering, Output, OutputConfig, OutputContext, OutputPlugin, WriteError};
 use crate::buffer::Chunk;
 use crate::config::{BuildError, Diagnostics, Element};
@@ -48,15 +49,20 @@ pub const PLUGIN: OutputPlugin = OutputPlugin {
     configure,
 };
 
-fn configure(element: &Element, diagnostics: &mut Diagnostics) -> Option<Box<dyn OutputConfig>> {
+fn configure(
+    element: &Element,
+    chunking: Option<&Chunking>,
+    diagnostics: &mut Diagnostics,
+) -> Option<Box<dyn OutputConfig>> {
     let params = StdoutParams::from_element(element, diagnostics);
     let formatter = formatter::configure_for(element, "stdout", diagnostics);
     params?;
-    Some(Box::new(StdoutConfig { formatter: formatter? }))
+    Some(Box::new(StdoutConfig { formatter: formatter?, tag_is_key: chunking?.keys.tag }))
 }
 
 struct StdoutConfig {
     formatter: Arc<dyn Formatter>,
+    tag_is_key: bool,
 }
 
 impl OutputConfig for StdoutConfig {
@@ -64,7 +70,7 @@ impl OutputConfig for StdoutConfig {
         Ok(Arc::new(StdoutOutput {
             formatter: self.formatter,
             metrics: context.metrics,
-            tag_is_key: context.chunk_keys.tag,
+            tag_is_key: self.tag_is_key,
         }))
     }
 }

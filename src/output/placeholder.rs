@@ -1,6 +1,6 @@
 //! Placeholders in parameters of buffered outputs: `${tag}`, `${tag[1]}`, `${field}`, `${chunk_id}`, strftime codes.
 //!
-//! Source: compat/buffer.md 5 and compat/outputs.md "Placeholders in buffered outputs".
+//! Source: Fluentd `lib/fluent/plugin/output.rb` (`extract_placeholders`).
 
 use crate::buffer::{ChunkId, ChunkKeys, Metadata};
 use crate::event::{EventTime, Value};

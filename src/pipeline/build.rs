@@ -183,10 +183,6 @@ impl Builder<'_> {
             plugin_id: identity.id.clone(),
             metrics: Arc::clone(&metrics),
             system: Arc::clone(&self.system),
-            chunk_keys: settings
-                .as_ref()
-                .map(|settings| settings.splitter.keys().clone())
-                .unwrap_or_default(),
         };
         let built = match config.build(context) {
             Ok(output) => Some(output),

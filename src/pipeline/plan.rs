@@ -1,18 +1,21 @@
 //! Sections become typed configurations: nothing is opened, every fault is reported.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::buffer::BufferKind;
 use crate::config::{
     Diagnostics, Directive, DirectiveKind, Document, Element, FromConfig, LogLevel, MASK, Reserved,
     SectionSpec, SystemConfig, looks_secret,
 };
 use crate::filter::{FILTERS, Filter};
 use crate::input::{INPUTS, InputConfig};
-use crate::output::buffer_section::{self, BufferContext, BufferSettings};
+use crate::output::buffer_section::{self, BufferContext, BufferSettings, Chunking};
 use crate::output::out_copy::{self, CopyParams};
 use crate::output::out_relabel::RelabelParams;
-use crate::output::{Buffering, OUTPUTS, OutputConfig};
+use crate::output::{OUTPUTS, OutputConfig};
 use crate::router::pattern::TagPatterns;
 
 /// A checked configuration, ready to be built.
@@ -76,7 +79,7 @@ pub(super) struct StorePlan {
 
 /// Checks everything that can be checked without touching the world. `None` when there are faults.
 pub fn check(document: &Document, diagnostics: &mut Diagnostics) -> Option<Plan> {
-    let mut checker = Checker { system: &document.system, diagnostics };
+    let mut checker = Checker { system: &document.system, buffer_paths: HashMap::new(), diagnostics };
     checker.refuse_several_workers(document);
     let mut inputs = Vec::new();
     for source in &document.sources {
@@ -94,6 +97,8 @@ pub fn check(document: &Document, diagnostics: &mut Diagnostics) -> Option<Plan>
 
 struct Checker<'a> {
     system: &'a SystemConfig,
+    /// Paths of file buffers, with the type and place of the output that has each.
+    buffer_paths: HashMap<PathBuf, (String, String)>,
     diagnostics: &'a mut Diagnostics,
 }
 
@@ -213,21 +218,34 @@ impl Checker<'_> {
             self.unknown_type("output", name, element, OUTPUTS.iter().flat_map(|plugin| plugin.names));
             return None;
         };
-        self.refuse_flat_buffer_parameters(element, plugin.buffering);
+        buffer_section::refuse_flat(element, plugin.buffering, plugin.spec, self.diagnostics);
         self.refuse_secondary(element);
         let slow_flush_threshold = self.slow_flush_threshold(element);
-        let config = (plugin.configure)(element, self.diagnostics);
+        let section = buffer_section::open(element, plugin.buffering, self.diagnostics);
+        let unbuffered = Chunking::default();
+        let chunking = match &section {
+            Some(Some(section)) => section.chunking(),
+            Some(None) => Some(&unbuffered),
+            None => None,
+        };
+        let config = (plugin.configure)(element, chunking, self.diagnostics);
         let identity = identity(element, reserved, plugin.spec);
         let context = BufferContext {
             plugin_id: &identity.id,
             has_id: reserved.id.is_some(),
-            buffering: plugin.buffering,
             default_path: config.as_ref().and_then(|config| config.default_buffer_path()),
             system: self.system,
             slow_flush_threshold,
         };
-        let buffer = buffer_section::read(element, &context, self.diagnostics);
-        let kind = OutputKind::Plain { config: config?, buffer: buffer?.map(Box::new) };
+        let buffer = match section? {
+            Some(section) => {
+                let settings = section.settings(&context, self.diagnostics)?;
+                self.refuse_shared_path(element, name, &settings);
+                Some(settings)
+            }
+            None => None,
+        };
+        let kind = OutputKind::Plain { config: config?, buffer: buffer.map(Box::new) };
         Some(OutputPlan { identity, kind })
     }
 
@@ -247,18 +265,16 @@ impl Checker<'_> {
         }
     }
 
-    /// Old files write buffer parameters straight into `<match>`. They are not converted yet; ignoring them could
-    /// mean memory where a file was asked for.
-    fn refuse_flat_buffer_parameters(&mut self, element: &Element, buffering: Buffering) {
-        if matches!(buffering, Buffering::Never) {
-            return;
-        }
-        for (old, new) in FLAT_BUFFER_PARAMETERS {
-            let Some(param) = element.param(old) else { continue };
-            param.mark_used();
+    /// Two outputs must not share a buffer path; Fluentd's words.
+    fn refuse_shared_path(&mut self, element: &Element, type_name: &str, settings: &BufferSettings) {
+        let BufferKind::File(file) = &settings.buffer.kind else { return };
+        let span = element.child("buffer").map_or(&element.span, |section| &section.span);
+        let owner = (type_name.to_owned(), span.to_string());
+        if let Some((other, place)) = self.buffer_paths.insert(file.path.clone(), owner) {
+            let path = file.path.display();
             self.diagnostics
-                .fault(&param.span, format!("buffer parameter '{old}' outside <buffer> is not built yet"))
-                .hint(format!("write '{new}' into a <buffer> section"));
+                .fault(span, format!("Other '{other}' plugin already use same buffer path: type = {type_name}, buffer path = {path}"))
+                .hint(format!("the other one stands at {place}; give each output a path of its own"));
         }
     }
 
@@ -297,30 +313,6 @@ impl Checker<'_> {
 
 /// `slow_flush_log_threshold` when silent (Fluentd's default).
 const SLOW_FLUSH_DEFAULT: Duration = Duration::from_secs(20);
-
-/// Fluentd's v0 names of buffer parameters and what they are called in `<buffer>` (compat: buffer, 3).
-const FLAT_BUFFER_PARAMETERS: [(&str, &str); 20] = [
-    ("buffer_type", "@type"),
-    ("buffer_path", "path"),
-    ("num_threads", "flush_thread_count"),
-    ("flush_interval", "flush_interval"),
-    ("try_flush_interval", "flush_thread_interval"),
-    ("queued_chunk_flush_interval", "flush_thread_burst_interval"),
-    ("disable_retry_limit", "retry_forever"),
-    ("retry_limit", "retry_max_times"),
-    ("max_retry_wait", "retry_max_interval"),
-    ("retry_wait", "retry_wait"),
-    ("buffer_chunk_limit", "chunk_limit_size"),
-    ("buffer_queue_limit", "queue_limit_length"),
-    ("buffer_queue_full_action", "overflow_action"),
-    ("flush_at_shutdown", "flush_at_shutdown"),
-    ("time_slice_format", "timekey"),
-    ("time_slice_wait", "timekey_wait"),
-    ("timezone", "timekey_zone"),
-    ("utc", "timekey_use_utc true"),
-    ("localtime", "timekey_use_utc false"),
-    ("flush_mode", "flush_mode"),
-];
 
 fn identity(element: &Element, reserved: &Reserved, spec: &SectionSpec) -> Identity {
     // Fluentd names a plugin without `@id` after its object; the number only has to be unique in the process.

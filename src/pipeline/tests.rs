@@ -61,6 +61,25 @@ fn flat_buffer_parameters_are_faults() {
 }
 
 #[test]
+fn flat_time_words_belong_to_the_format_or_to_the_time_slices() {
+    let with =
+        |output: &str, words: &str| faults_of(&format!("<match **>\n@type {output}\n{words}\n</match>\n"));
+    assert_eq!(with("stdout", "timezone +09:00\nformat out_file"), "");
+    let file = "file\npath /tmp/x/y";
+    assert_eq!(with(file, "time_slice_format %Y%m%d%H\ntime_slice_wait 5m\nutc true"), "");
+    assert_eq!(with(file, "timezone Asia/Tokyo"), "");
+    for (output, words, expected) in [
+        (file, "time_slice_format %Y%m", "too long"),
+        (file, "timezone JST", "timezone"),
+        (file, "time_slice_format %Y%m%d\n<buffer time>\n</buffer>", "'time_slice_format' outside <buffer>"),
+        ("null", "timezone +09:00", "'timezone' outside <buffer>"),
+    ] {
+        let faults = with(output, words);
+        assert!(faults.contains(expected), "{output} {words}: {faults}");
+    }
+}
+
+#[test]
 fn buffer_sections_are_checked() {
     let with = |buffer: &str| {
         faults_of(&format!("<match **>\n@type forward\n<server>\nhost a\n</server>\n{buffer}\n</match>\n"))
@@ -75,6 +94,8 @@ fn buffer_sections_are_checked() {
         ),
         ("<buffer tag>\n</buffer>\n<buffer>\n</buffer>", "cannot be written twice"),
         ("<buffer tag>\ncompress gzip\n</buffer>", "compress"),
+        ("<buffer []>\n</buffer>", "must include 'tag'"),
+        ("<buffer time>\ntimekey 1h\n</buffer>", "must include 'tag'"),
     ] {
         let faults = with(buffer);
         assert!(faults.contains(expected), "{buffer}: {faults}");
@@ -93,4 +114,18 @@ fn faults_come_in_the_order_of_the_lines() {
         .filter_map(|line| line.split("/test.conf:").nth(1)?.split(':').next()?.parse().ok())
         .collect();
     assert!(lines.len() >= 3 && lines.is_sorted(), "{lines:?}");
+}
+
+#[test]
+fn two_outputs_with_one_buffer_path_are_a_fault() {
+    let output = |path: &str| {
+        format!(
+            "<store>\n@type forward\n<server>\nhost a\n</server>\n<buffer tag>\n@type file\npath {path}\n</buffer>\n</store>\n"
+        )
+    };
+    let copy = |first: &str, second: &str| {
+        faults_of(&format!("<match **>\n@type copy\n{}{}</match>\n", output(first), output(second)))
+    };
+    assert_eq!(copy("/a", "/b"), "");
+    assert!(copy("/a", "/a").contains("Other 'forward' plugin already use same buffer path"));
 }

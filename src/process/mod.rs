@@ -17,7 +17,7 @@ use std::io;
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
-/// Raises the limit of open descriptors to the hard limit (field report F11) and returns `(before, now)`.
+/// Raises the limit of open descriptors to the hard limit (docs/RELIABILITY.md F11) and returns `(before, now)`.
 ///
 /// # Errors
 /// The system refused; the limit is as it was.

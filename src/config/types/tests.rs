@@ -216,6 +216,9 @@ fn values_that_are_read_in_an_unexpected_way_are_told() {
         let told = Seconds::surprise(odd).unwrap_or_default();
         assert!(told.contains(read), "{odd}: {told}");
     }
+    assert_eq!(u16::surprise("24224"), None);
+    assert_eq!(i64::surprise("-1"), None);
+    assert!(u16::surprise("abc").unwrap_or_default().contains("read as 0"));
     for plain in ["10", "8m", "8M", "256MB", "1GiB", "10kb"] {
         assert_eq!(SizeBytes::surprise(plain), None, "{plain}");
     }

@@ -16,7 +16,7 @@ use super::batch::{self, Batch};
 use super::replies::{Replies, ReplyError};
 use super::{Counters, Shared};
 use crate::event::EventTime;
-use crate::forward::{Compressed, FrameError, FrameReader, Item, Message};
+use crate::forward::{Compressed, FrameError, FrameReader, Item, Message, Options};
 use crate::net::budget::Reserved;
 use crate::net::listener;
 use crate::telemetry::rate::LimitedBy;
@@ -37,7 +37,7 @@ const CONNECTION_SHARE_BYTES: usize = 256 * 1024;
 const FORESEEN_MAX_BYTES: usize = 1024 * 1024;
 /// Slowest speed at which an unfinished message may grow and still be waited for.
 const MESSAGE_MIN_BYTES_PER_SECOND: usize = 16 * 1024;
-/// At shutdown: how long to store what still comes after our FIN.
+/// At shutdown: how long to store what still comes after our FIN and asks for no ack.
 const LATE_BYTES_LIMIT: Duration = Duration::from_secs(1);
 /// Part of the buffer to make room for when the message says it will be long: the peer's word alone buys no memory.
 const TRUSTED_GROWTH: usize = 4;
@@ -290,6 +290,12 @@ impl Connection {
                 Item::Incomplete => break None,
                 Item::Fatal(error) => break Some(error),
                 Item::Heartbeat => {}
+                Item::Message(message) if self.is_too_late(&message.options) => {
+                    Counters::add(&self.shared.counters.late, message.messages);
+                }
+                Item::Compressed(compressed) if self.is_too_late(compressed.options()) => {
+                    Counters::add(&self.shared.counters.late, 1);
+                }
                 Item::Message(message) => {
                     let long = message.messages == 1 && message.wire_bytes > READ_MAX_BYTES / 2;
                     self.usual_bytes = if long { message.wire_bytes.min(FORESEEN_MAX_BYTES) } else { 0 };
@@ -329,6 +335,12 @@ impl Connection {
         Ok(())
     }
 
+    /// After our FIN, a message that asks for an ack gets none, so its sender sends it again elsewhere: stored here
+    /// too it would come twice. One that asks for none is lost if it is not stored.
+    fn is_too_late(&self, options: &Options) -> bool {
+        self.read_until.is_some() && options.chunk.is_some()
+    }
+
     async fn inflate(&mut self, compressed: Compressed) -> Result<Result<Message, FrameError>, End> {
         let shared = Arc::clone(&self.shared);
         let work = async {
@@ -351,7 +363,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Shutdown: acks owed go out, then FIN, then what still comes is stored for a moment.
+    /// Shutdown: acks owed go out, then FIN, then what still comes and asks for no ack is stored for a moment.
     async fn drain(&mut self) -> End {
         if let Err(error) = self.replies.finish(&self.stream, &self.shared).await {
             return error.into();
@@ -359,7 +371,6 @@ impl Connection {
         if let Err(error) = self.stream.shutdown().await {
             return End::Lost(error);
         }
-        self.replies.mute();
         self.read_until = Some(Instant::now() + LATE_BYTES_LIMIT);
         match self.run().await {
             End::Stopping => {}

@@ -77,8 +77,6 @@ pub(super) struct Replies {
     out: Vec<u8>,
     /// When the client last took a byte of the acks in `out`.
     waiting_since: Instant,
-    /// The writing side is shut down: acks go nowhere.
-    muted: bool,
 }
 
 impl Replies {
@@ -88,7 +86,6 @@ impl Replies {
             in_flight_bytes: 0,
             out: Vec::new(),
             waiting_since: Instant::now(),
-            muted: false,
         }
     }
 
@@ -100,12 +97,6 @@ impl Replies {
     /// Nothing is awaited and nothing is owed.
     pub(super) fn is_settled(&self) -> bool {
         self.pending.is_empty() && self.out.is_empty()
-    }
-
-    /// From now on acks are not written: the writing side is closed.
-    pub(super) fn mute(&mut self) {
-        self.muted = true;
-        self.out = Vec::new();
     }
 
     /// Sends a batch through the entrance.
@@ -164,7 +155,7 @@ impl Replies {
         let was_empty = self.out.is_empty();
         for owed in &settlement.owed {
             let taken = owed.arrival.is_none_or(|at| matches!(results.get(at), Some(Ok(()))));
-            if taken && !self.muted {
+            if taken {
                 ack::write_ack(&mut self.out, &owed.chunk);
                 Counters::add(&shared.counters.acks, 1);
             }
@@ -182,7 +173,7 @@ impl Replies {
         Ok(())
     }
 
-    /// One write for all that is owed: some senders take an ack only whole (migration-traps.md 13).
+    /// One write for all that is owed: some senders take an ack only whole.
     fn write(&mut self, stream: &TcpStream) -> Result<(), ReplyError> {
         if self.out.is_empty() {
             return Ok(());

@@ -329,14 +329,62 @@ async fn stopping_sends_acks_owed_then_fin_and_stores_what_still_comes() {
     sink.holding.send_replace(false);
     let (answer, end) = read_to_end(&mut client).await;
     assert_eq!((answer, end.is_ok()), (ack("1"), true));
-    // Stored without an answer, which would have nowhere to go.
-    client.write_all(&message("late", Some("2"))).await.unwrap();
-    sink.events(2).await;
-    client.write_all(&message("later", None)).await.unwrap();
-    assert_eq!(sink.events(3).await, [("a".into(), 1), ("late".into(), 1), ("later".into(), 1)]);
+    // What asks for an ack comes again elsewhere, what does not would be lost.
+    client.write_all(&[message("late", Some("2")), message("later", None)].concat()).await.unwrap();
+    assert_eq!(sink.events(2).await, [("a".into(), 1), ("later".into(), 1)]);
     drop((client, idle));
     tokio::time::timeout(PATIENCE, stopped).await.expect("in time").unwrap();
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+/// A sender that takes no notice of our FIN: no message that it will send again is stored.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_a_stop_every_stored_message_that_asked_for_an_ack_got_it() {
+    use std::io::Write;
+    let mut lab = Lab::start(Recorder::default(), &[]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(&[&[0x92, 5][..], RECORD].concat()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    let compressed = move |chunk: &str| {
+        let mut out = b"\x93\xa1z".to_vec();
+        msgpack::write_bin(&mut out, &gzip);
+        let options = vec![("chunk".into(), chunk.into()), ("compressed".into(), "gzip".into())];
+        out.extend_from_slice(&Value::Map(options).to_msgpack());
+        out
+    };
+    let round = move |at: usize| {
+        [message("a", Some(&format!("a{at:06}"))), compressed(&format!("z{at:06}")), message("plain", None)]
+            .concat()
+    };
+    let client = lab.connect().await;
+    let (mut reading, mut writing) = client.into_split();
+    let writer = tokio::spawn(async move {
+        let mut at = 0;
+        while writing.write_all(&round(at)).await.is_ok() {
+            at += 1;
+            tokio::task::yield_now().await;
+        }
+    });
+    lab.sink.events(30).await;
+    let sink = Arc::clone(&lab.sink);
+    let stopped = tokio::spawn(async move {
+        lab.input.stop().await;
+        lab
+    });
+    let mut answers = Vec::new();
+    let end = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut answers)).await.expect("a FIN in time");
+    assert!(end.is_ok(), "{end:?}");
+    let lab = tokio::time::timeout(PATIENCE, stopped).await.expect("in time").unwrap();
+    tokio::time::timeout(PATIENCE, writer).await.expect("is ended").unwrap();
+    let arrivals = sink.arrivals.lock().unwrap();
+    let asked = arrivals.iter().filter_map(|arrival| arrival.sender_chunk.as_ref());
+    let acks: Vec<u8> = asked.flat_map(|chunk| ack(std::str::from_utf8(chunk).unwrap())).collect();
+    assert!(answers == acks, "{} bytes of acks for what would be {}", answers.len(), acks.len());
+    // One follows the last stored message that asked in any case; more came after the FIN.
+    let plain = arrivals.iter().rev().take_while(|arrival| arrival.sender_chunk.is_none()).count();
+    assert!(plain > 1, "what asks for no ack is stored after the FIN");
+    drop(arrivals);
+    assert!(lab.figure("tributary_forward_late_total") > 0.0);
 }
 
 #[tokio::test]

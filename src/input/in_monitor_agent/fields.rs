@@ -1,4 +1,4 @@
-//! The fields of one plugin in the order of compat/metrics.md 1. Pure.
+//! The fields of one plugin in the order of Fluentd's `in_monitor_agent.rb`. Pure.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;

@@ -5,15 +5,6 @@ use std::fmt;
 /// What stands where the index goes in the text form of a template (Fluentd's mark).
 const INDEX_MARK: &str = "_**";
 
-/// How the time slices of the chunks show in file names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TimeSlices {
-    /// Seconds of one slice.
-    pub timekey_seconds: i64,
-    /// strftime format of a slice.
-    pub format: String,
-}
-
 /// Why a path cannot name files.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
@@ -39,28 +30,24 @@ pub struct PathTemplate {
 }
 
 impl PathTemplate {
-    /// Builds the template by the table in compat/outputs.md.
+    /// Builds the template. `slice_format` is the strftime format of a time slice, when `time` is a chunk key.
     pub fn new(
         path: &str,
-        slices: Option<&TimeSlices>,
+        slice_format: Option<&str>,
         append: bool,
         suffix: &str,
     ) -> Result<Self, PathError> {
         let indexed = !append;
         if let Some((before, after)) = path.split_once('*') {
-            let slices = slices.ok_or(PathError::StarWithoutTime)?;
-            return Ok(Self {
-                before: format!("{before}{}", slices.format),
-                indexed,
-                after: after.to_owned(),
-            });
+            let format = slice_format.ok_or(PathError::StarWithoutTime)?;
+            return Ok(Self { before: format!("{before}{format}"), indexed, after: after.to_owned() });
         }
-        let time = match slices {
+        let time = match slice_format {
             None => String::new(),
-            Some(slices) => match covered(path, &slices.format) {
+            Some(format) => match covered(path, format) {
                 Coverage::All => String::new(),
-                Coverage::Some => return Err(PathError::TooFewCodes(slices.format.clone())),
-                Coverage::None => format!(".{}", slices.format),
+                Coverage::Some => return Err(PathError::TooFewCodes(format.to_owned())),
+                Coverage::None => format!(".{format}"),
             },
         };
         Ok(Self { before: format!("{path}{time}"), indexed, after: suffix.to_owned() })
@@ -98,17 +85,5 @@ pub fn timekey_format(timekey_seconds: Option<i64>) -> &'static str {
         Some(..3_600) => "%Y%m%d%H%M",
         Some(..86_400) => "%Y%m%d%H",
         Some(_) => "%Y%m%d",
-    }
-}
-
-/// The timekey that a v0.12 `time_slice_format` stands for, by its finest code; none when that is a month or a year.
-pub fn timekey_of_format(format: &str) -> Option<i64> {
-    let has = |codes: &[&str]| codes.iter().any(|code| format.contains(code));
-    match () {
-        () if has(&["%S", "%s", "%T", "%X", "%c", "%r", "%+", "%L", "%N"]) => Some(1),
-        () if has(&["%M", "%R"]) => Some(60),
-        () if has(&["%H", "%I", "%k", "%l"]) => Some(3_600),
-        () if has(&["%d", "%j", "%e", "%D", "%F", "%x", "%v"]) => Some(86_400),
-        () => None,
     }
 }

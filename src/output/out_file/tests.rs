@@ -11,6 +11,7 @@ use super::*;
 use crate::buffer::{ChunkId, Metadata};
 use crate::event::{EventTime, RecordAccessor, Tag, Value, msgpack, with_tag};
 use crate::formatter::tests::{element_of, time_of, value_of, vector_rows};
+use crate::output::buffer_section;
 use crate::time::with_local_zone;
 
 /// A chunk without chunk keys that holds these entries.
@@ -42,17 +43,22 @@ fn configured(params: &Json, directory: &FilePath) -> Result<Box<dyn OutputConfi
         element = element.with_param("path", directory.join(path).to_str().expect("UTF-8"));
     }
     let mut diagnostics = Diagnostics::new();
-    let config = with_local_zone("Etc/UTC", || configure(&element, &mut diagnostics));
+    let chunking = chunking_of(&element, &mut diagnostics);
+    let config = with_local_zone("Etc/UTC", || configure(&element, chunking.as_ref(), &mut diagnostics));
     config.ok_or_else(|| diagnostics.render())
 }
 
+/// What the buffer section says, as the pipeline would read it.
+fn chunking_of(element: &Element, diagnostics: &mut Diagnostics) -> Option<Chunking> {
+    with_local_zone("Etc/UTC", || {
+        let section = buffer_section::open(element, PLUGIN.buffering, diagnostics)?;
+        section.expect("always buffered").chunking().cloned()
+    })
+}
+
 fn output(params: &Json, directory: &FilePath) -> Arc<dyn Output> {
-    let context = OutputContext {
-        plugin_id: "object:1".into(),
-        metrics: Arc::default(),
-        system: Arc::default(),
-        chunk_keys: ChunkKeys::default(),
-    };
+    let context =
+        OutputContext { plugin_id: "object:1".into(), metrics: Arc::default(), system: Arc::default() };
     let config = configured(params, directory).unwrap_or_else(|error| panic!("{params}: {error}"));
     config.build(context).expect("built")
 }
@@ -65,14 +71,13 @@ fn template(params: &Json, directory: &FilePath) -> Result<(String, Option<i64>)
         directory.join(params["path"].as_str().expect("a path")).to_str().expect("UTF-8"),
     );
     let mut diagnostics = Diagnostics::new();
-    let config = with_local_zone("Etc/UTC", || configure(&element, &mut diagnostics));
+    let chunking = chunking_of(&element, &mut diagnostics);
+    let config = with_local_zone("Etc/UTC", || configure(&element, chunking.as_ref(), &mut diagnostics));
     config.ok_or_else(|| diagnostics.render())?;
+    let chunking = chunking.expect("configured before");
     let params = OutFileParams::from_element(&element, &mut diagnostics).expect("configured before");
-    let slicing = Slicing::read(&element, &mut diagnostics).expect("configured before");
-    let suffix = if params.add_path_suffix { params.path_suffix.as_str() } else { "" };
-    let path =
-        PathTemplate::new(&params.path, slicing.slices.as_ref(), params.append, suffix).expect("valid");
-    Ok((path.to_string(), slicing.slices.map(|slices| slices.timekey_seconds)))
+    let path = path_template(&params, &element, &chunking, &mut diagnostics).expect("valid");
+    Ok((path.to_string(), chunking.timekey.map(|timekey| timekey.unit_seconds)))
 }
 
 #[tokio::test]
@@ -146,7 +151,7 @@ fn check_next_index(row: &Json) {
 async fn check_write(row: &Json) {
     let directory = tempfile::tempdir().expect("a directory");
     let element = element_of("match **", &row["params"]);
-    let slicing = Slicing::read(&element, &mut Diagnostics::new()).expect("valid");
+    let chunking = chunking_of(&element, &mut Diagnostics::new()).expect("valid");
     let output = output(&row["params"], directory.path());
     let tag = Tag::from(row["input"]["tag"].as_str().expect("text"));
     let mut chunks: Vec<Chunk> = Vec::new();
@@ -157,12 +162,9 @@ async fn check_write(row: &Json) {
             (key.clone(), value.unwrap_or(Value::Nil))
         };
         let metadata = Metadata {
-            timekey: slicing
-                .slices
-                .as_ref()
-                .map(|slices| time.seconds() - time.seconds().rem_euclid(slices.timekey_seconds)),
-            tag: slicing.keys.tag.then(|| tag.clone()),
-            variables: slicing.keys.fields.iter().map(field).collect(),
+            timekey: chunking.timekey.as_ref().map(|timekey| timekey.slot(time.seconds())),
+            tag: chunking.keys.tag.then(|| tag.clone()),
+            variables: chunking.keys.fields.iter().map(field).collect(),
         };
         let pair = entry(time, &record);
         let pair = if output.wants_tag_in_entries() { with_tag(&tag, &pair, 1) } else { pair.into() };
@@ -285,12 +287,8 @@ async fn replaced_bytes_are_counted() {
     let directory = tempfile::tempdir().expect("a directory");
     let params = serde_json::json!({"path": "x", "<buffer []>": {}, "<format>": {"@type": "json"}});
     let metrics = Arc::new(PluginMetrics::default());
-    let context = OutputContext {
-        plugin_id: "out".into(),
-        metrics: Arc::clone(&metrics),
-        system: Arc::default(),
-        chunk_keys: ChunkKeys::default(),
-    };
+    let context =
+        OutputContext { plugin_id: "out".into(), metrics: Arc::clone(&metrics), system: Arc::default() };
     let output = configured(&params, directory.path()).expect("configured").build(context).expect("built");
     let bad = Value::Map(vec![("a".into(), Value::Str(vec![b'x', 0xff]))]);
     output.write(Arc::new(chunk_of(&entry(EventTime::Int(2), &bad)))).await.expect("written");

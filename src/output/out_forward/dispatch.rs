@@ -26,7 +26,7 @@ use crate::net::resolve;
 use crate::output::WriteError;
 
 /// Attempts that a chunk may end with nothing but closed connections, while others get through, until it counts as
-/// refused (design.md 4: forward has no refusal of its own).
+/// refused (forward has no refusal of its own).
 const CLOSED_ATTEMPTS_MAX: u32 = 3;
 /// Chunks of which that is remembered; the oldest is forgotten.
 const CLOSED_CHUNKS_MAX: usize = 64;

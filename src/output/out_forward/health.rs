@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 /// First wait before a mute upstream is asked with an empty message; doubles with each failure.
 const ASK_WAIT_MIN: Duration = Duration::from_secs(1);
-/// Bound of that wait: a hung peer keeps each of our probe connections until it is killed (field report B), so we
+/// Bound of that wait: a hung peer keeps each of our probe connections until it is killed (docs/RELIABILITY.md F9), so we
 /// must not open one per second for ever.
 const ASK_WAIT_MAX: Duration = Duration::from_secs(60);
 /// A peer that acknowledges chunks but ignores empty messages would never come back by asking: after this wait one

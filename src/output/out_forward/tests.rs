@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::*;
-use crate::buffer::{ChunkId, ChunkKeys, Metadata};
+use crate::buffer::{ChunkId, Metadata};
 use crate::event::Tag;
 use crate::event::msgpack;
 
@@ -703,11 +703,11 @@ impl BlackHole {
 fn configured(element: &Element) -> Result<Settings, String> {
     let mut diagnostics = Diagnostics::new();
     let params = ForwardParams::from_element(element, &mut diagnostics);
-    match (configure(element, &mut Diagnostics::new()), params) {
+    match (configure(element, None, &mut Diagnostics::new()), params) {
         (Some(_), Some(params)) if !diagnostics.has_faults() => Ok(settings_of(&params)),
         _ => {
             let mut all = Diagnostics::new();
-            configure(element, &mut all);
+            configure(element, None, &mut all);
             Err(all.render())
         }
     }
@@ -775,35 +775,31 @@ fn faults_are_said() {
     assert!(obsolete.expect_err("removed").contains("<server>"));
     let short = match_section().with_param("ack_response_timeout", "0").with_child(server());
     assert!(configured(&short).is_err());
+    let mut diagnostics = Diagnostics::new();
+    configure(&match_section().with_child(server()), Some(&Chunking::default()), &mut diagnostics);
+    assert!(diagnostics.render().contains("<buffer tag>"), "{}", diagnostics.render());
 }
 
-fn build(settings: Settings, tag: bool) -> Result<Arc<dyn Output>, BuildError> {
-    let context = OutputContext {
-        plugin_id: "out".into(),
-        metrics: Arc::default(),
-        system: Arc::default(),
-        chunk_keys: ChunkKeys { tag, ..ChunkKeys::default() },
-    };
+fn build(settings: Settings) -> Result<Arc<dyn Output>, BuildError> {
+    let context = OutputContext { plugin_id: "out".into(), metrics: Arc::default(), system: Arc::default() };
     Box::new(ForwardConfig { settings }).build(context)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn building_checks_the_tag_key_names_and_connections() {
+async fn building_checks_names_and_connections() {
     let peer = Peer::start(Manner::Acks).await;
     let mut settings = settings_for(&[peer.address]);
     settings.verify_connection_at_startup = true;
-    assert!(build(settings.clone(), true).is_ok());
-    let error = build(settings.clone(), false).err().expect("no tag key");
-    assert!(error.to_string().contains("<buffer tag>"), "{error}");
+    assert!(build(settings.clone()).is_ok());
 
     peer.stop();
     until("port is closed", || std::net::TcpStream::connect(peer.address).is_err()).await;
-    assert!(build(settings.clone(), true).is_err(), "nobody listens");
+    assert!(build(settings.clone()).is_err(), "nobody listens");
 
     settings.verify_connection_at_startup = false;
     settings.destinations[0].host = "does-not-exist.invalid".into();
-    let error = build(settings.clone(), true).err().expect("no such name");
+    let error = build(settings.clone()).err().expect("no such name");
     assert!(error.to_string().contains("does-not-exist.invalid"), "{error}");
     settings.ignore_network_errors_at_startup = true;
-    assert!(build(settings, true).is_ok());
+    assert!(build(settings).is_ok());
 }
