@@ -177,3 +177,48 @@ impl Reader {
         Ok(directory.join(name))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::buffer::storage::DiskStorage;
+
+    fn reader(directory: &Path) -> Reader {
+        let storage = DiskStorage { file_permission: 0o644, dir_permission: 0o755 };
+        Reader::new(Arc::new(storage), Places::new(directory, false))
+    }
+
+    #[tokio::test]
+    async fn room_is_bounded_and_waited_for_only_a_while() {
+        let reader = reader(Path::new("/nowhere"));
+        let first = reader.room_for(5 << 20).await.unwrap();
+        assert!(reader.room_for(5 << 20).now_or_never().is_none(), "two large chunks at once");
+        assert!(reader.room_for(1 << 20).now_or_never().flatten().is_some());
+        assert!(reader.room_for(5 << 20).await.is_none(), "a held chunk holds up others for ever");
+        drop(first);
+        let alone = reader.room_for(1 << 40).now_or_never().flatten();
+        assert!(alone.is_some(), "a chunk above the whole bound goes alone");
+    }
+
+    #[tokio::test]
+    async fn a_large_chunk_leaves_its_memory_to_the_next_until_nothing_waits() {
+        let directory = tempfile::tempdir().unwrap();
+        let (reader, id) = (reader(directory.path()), ChunkId([7; 16]));
+        std::fs::write(reader.places.chunk(State::Queued, id), [0; 4096]).unwrap();
+        let spare = || lock(&reader.spare).capacity();
+        let room = reader.room_for(1).await;
+        drop(reader.read(id, true, 4096, room).unwrap());
+        assert_eq!(spare(), 0, "a small one has none");
+        for _ in 0..2 {
+            let room = reader.room_for(LARGE_BYTES).await;
+            drop(reader.read(id, true, LARGE_BYTES, room).unwrap());
+            assert_eq!(spare(), OWN_MAPPING_BYTES);
+        }
+        reader.rest();
+        assert_eq!(spare(), 0);
+    }
+}

@@ -170,9 +170,8 @@ impl Connection {
     /// Waits for bytes while receipts and acks make progress.
     async fn readable(&mut self) -> Result<(), End> {
         loop {
-            // Looked at again whenever something of this connection was taken; with nothing in flight it may read.
-            let may_read = self.replies.in_flight_bytes() < CONNECTION_SHARE_BYTES
-                || self.shared.memory.used_bytes() < IN_FLIGHT_BYTES;
+            // Looked at again whenever something of this connection was taken.
+            let may_read = may_read(self.replies.in_flight_bytes(), self.shared.memory.used_bytes());
             let draining = self.read_until.is_some();
             let (deadline, reason) = self.patience();
             tokio::select! {
@@ -407,6 +406,12 @@ impl Connection {
     }
 }
 
+/// Whether a connection with so many bytes in flight is read while the process holds so many. With nothing in flight it
+/// always is, so what others hold never stops it for good.
+pub(super) fn may_read(own_bytes: usize, process_bytes: u64) -> bool {
+    own_bytes < CONNECTION_SHARE_BYTES || process_bytes < IN_FLIGHT_BYTES
+}
+
 async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -437,5 +442,13 @@ impl Connection {
 
     pub(super) fn patience_for_test(&self) -> Option<Instant> {
         self.patience().0
+    }
+
+    /// Reads until so many messages have been handed over; the memory behind the unfinished rest.
+    pub(super) async fn read_messages_for_test(&mut self, messages: u64) -> usize {
+        while self.shared.counters.messages.load(Ordering::Relaxed) < messages {
+            self.serve_one_read().await.unwrap();
+        }
+        self.wanted_capacity()
     }
 }

@@ -493,6 +493,37 @@ async fn a_late_message_has_its_time() {
     assert!(connection.read_for_test().await.unwrap() >= start + Duration::from_secs(60));
 }
 
+/// A slice of a long message pins its whole buffer: there must be little else in it, and a slow start of the next message
+/// must not make it grow.
+#[tokio::test]
+async fn long_messages_of_one_sender_pin_little_more_than_themselves() {
+    let lab = Lab::start(Recorder::default(), &[]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stream, peer) = listener.accept().await.unwrap();
+    let stop = lab.input.stop.subscribe();
+    let mut connection = connection::Connection::new(stream, peer.ip(), Arc::clone(&lab.input.shared), stop);
+    let mut message = vec![0x93, 0xa1, b't', 5, 0x81, 0xa1, b'k'];
+    msgpack::write_bin(&mut message, &vec![b'x'; 270_000]);
+    let length = message.len();
+    let sent = [&message[..], &message[..], &message[..1000]].concat();
+    let sender = tokio::spawn(async move {
+        client.write_all(&sent).await.unwrap();
+        client
+    });
+    let capacity = connection.read_messages_for_test(2).await;
+    assert!(capacity >= length && capacity < length + length / 8, "{capacity} bytes for one of {length}");
+    drop(sender.await.unwrap());
+}
+
+#[test]
+fn a_connection_has_its_share_and_more_while_there_is_room() {
+    use connection::may_read;
+    assert!(may_read(0, u64::MAX));
+    assert!(may_read(1 << 20, 1 << 20), "alone, one may have all that a sync round needs");
+    assert!(!may_read(1 << 20, 64 << 20));
+}
+
 /// What an idle connection costs beside the kernel's socket (F10, issue: below 4 KB).
 #[tokio::test]
 async fn an_idle_connection_is_small() {
