@@ -6,3 +6,4 @@ mod judges;
 mod lab;
 mod support;
 mod tidy;
+mod vectors;

@@ -345,6 +345,19 @@ impl Reader<'_> {
             Err(error) => return self.section.fault(diagnostics, error.to_string(), CHUNK_KEYS),
         };
         self.limits(&mut buffer);
+        for (name, zero) in [
+            ("chunk_limit_size", buffer.chunk_limit_bytes == 0),
+            ("total_limit_size", buffer.total_limit_bytes == 0),
+            ("chunk_limit_records", buffer.chunk_limit_records == Some(0)),
+        ] {
+            if zero {
+                return self.section.fault(
+                    diagnostics,
+                    format!("'{name}' parameter: 0 leaves no room for any event"),
+                    "1 or more",
+                );
+            }
+        }
         let persistent = matches!(buffer.kind, BufferKind::File(_));
         Some(BufferSettings {
             buffer,

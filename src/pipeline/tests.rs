@@ -95,6 +95,11 @@ fn buffer_sections_are_checked() {
         ("<buffer tag>\n</buffer>\n<buffer>\n</buffer>", "cannot be written twice"),
         ("<buffer tag>\ncompress gzip\n</buffer>", "compress"),
         ("<buffer []>\n</buffer>", "must include 'tag'"),
+        ("<buffer tag>\nchunk_limit_size 0\n</buffer>", "'chunk_limit_size' parameter: 0 leaves no room"),
+        (
+            "<buffer tag>\nchunk_limit_records 0\n</buffer>",
+            "'chunk_limit_records' parameter: 0 leaves no room",
+        ),
         ("<buffer time>\ntimekey 1h\n</buffer>", "must include 'tag'"),
     ] {
         let faults = with(buffer);

@@ -11,9 +11,10 @@ use super::Router;
 use super::sink::{Answers, EmitError, Sink};
 use crate::telemetry::rate::Limited;
 
-/// Labels that an event may pass, `@ROOT` counted. No configuration written by hand comes near; one whose labels lead
+/// Labels that an event may pass, `@ROOT` counted. No configuration written by hand comes near (and behind a `copy` each
+/// further label may double the work); one whose labels lead
 /// in a circle (relabel to itself, a rejecting filter behind `@ERROR`) would otherwise never end.
-const LABELS_MAX: u8 = 32;
+const LABELS_MAX: u8 = 16;
 
 /// Refuses a batch that goes round and round.
 fn circle(batch: &[Arrival]) -> BoxFuture<'static, Answers> {

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 /// How long a peer may take to read to the end and close after it was asked. Within the second that a chunk of a
-/// lost upstream may take beyond the ack deadline until it is delivered elsewhere.
-pub const ASK_DEADLINE: Duration = Duration::from_millis(800);
+/// lost upstream may take beyond the ack deadline until it is delivered elsewhere; half of it is left for the resending.
+pub const ASK_DEADLINE: Duration = Duration::from_millis(500);
 
 /// `require_ack_response`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
