@@ -120,7 +120,9 @@ fn assert_never_paused(name: &str, status: &Value) {
 fn assert_latency(name: &str, status: &Value, deadline: Duration) {
     let longest = milliseconds(&status["latency_ms"]["max"]);
     println!("{name}: latency {}", status["latency_ms"]);
-    assert!(longest <= FLUSH_INTERVAL + deadline + GRACE, "{name}: an event took {longest:?}");
+    // The stage is looked at eleven times per interval: so much later may a chunk be on its way.
+    let staged = FLUSH_INTERVAL + FLUSH_INTERVAL / 11;
+    assert!(longest <= staged + deadline + GRACE, "{name}: an event took {longest:?}");
 }
 
 /// Once the deadline has passed, what waits is no more than the flush interval and a second of load.
